@@ -1,0 +1,62 @@
+# Needs make and, once, the network; everything else is set up by the targets. `make help` lists them.
+
+PYTHON ?= python3
+VENV := .venv/bin
+SERVICES := $(PYTHON) compose/services.py
+# pytest's own options, for example: make test TESTS="tests/unit -k cron"
+TESTS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help python setup up down demo test test-rabbitmq4 bench chaos lint view format clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+python:
+	@command -v $(PYTHON) >/dev/null \
+	  || { test -z "$$ROTA_NO_INSTALL" && apt-get update -qq && apt-get install -y -qq --no-install-recommends python3 python3-venv >/dev/null; } \
+	  || { echo "Python is missing: install python3 3.11 or newer with its venv module" >&2; exit 3; }
+
+setup: python ## the virtual environment in .venv, PostgreSQL and RabbitMQ installed
+	@$(SERVICES) setup
+
+up: setup ## start the stack in the background (two schedulers, two workers), print its URLs
+	@$(VENV)/python compose/stack.py up
+
+down: python ## stop the stack
+	@$(PYTHON) compose/stack.py down
+
+demo: setup ## the main job for half a minute through real servers, then a summary
+	@$(SERVICES) run -- $(VENV)/python compose/demo.py
+
+test: setup ## the whole test suite against real servers (TESTS="..." for pytest's options)
+	@$(SERVICES) run -- $(VENV)/pytest $(TESTS)
+
+test-rabbitmq4: setup ## the tests that touch the broker, against RabbitMQ 4.x
+	@$(SERVICES) run --rabbitmq4 -- $(VENV)/pytest tests/broker tests/integration $(TESTS)
+
+bench: setup ## the measurements of docs and design, as JSON lines
+	@$(SERVICES) run -- $(VENV)/python bench/run.py
+
+chaos: setup ## processes killed at random while jobs run; figures as JSON in the last line
+	@$(SERVICES) run -- $(VENV)/pytest -s tests/chaos $(TESTS)
+
+lint: setup view ## ruff, mypy and the import contracts
+	@$(VENV)/ruff check .
+	@$(VENV)/ruff format --check .
+	@MYPYPATH=.rota/lint:compose $(VENV)/mypy -p rota
+	@MYPYPATH=.rota/lint:compose $(VENV)/mypy compose
+	@PYTHONPATH=.rota/lint $(VENV)/lint-imports
+
+# What the package looks like when it is installed: type checkers do not follow the editable install.
+view: python
+	@$(PYTHON) .ci/package_view.py .rota/lint
+
+format: setup ## format the code and apply ruff's safe fixes
+	@$(VENV)/ruff format .
+	@$(VENV)/ruff check --fix .
+
+clean: python ## stop everything, remove .venv, .rota and what was built
+	@$(PYTHON) compose/stack.py clean
+	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,66 @@
+"""What members have in common: the signal that ends them, pauses with jitter, and tasks that end together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+log = logging.getLogger(__name__)
+
+
+def stop_on_signals() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set; a second signal kills as usual."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def ask(number: signal.Signals) -> None:
+        log.info("stopping: %s", number.name)
+        stop.set()
+        loop.remove_signal_handler(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask, number)
+    return stop
+
+
+class Backoff:
+    """Pauses that double from `first` to `last` seconds, each times a random factor from 0.5 to 1."""
+
+    def __init__(self, first: float = 0.1, last: float = 5.0) -> None:
+        self._first = self._next = first
+        self._last = last
+
+    def reset(self) -> None:
+        """After a success."""
+        self._next = self._first
+
+    def pause(self) -> float:
+        """The next pause, in seconds."""
+        pause, self._next = self._next, min(self._last, self._next * 2)
+        return pause * random.uniform(0.5, 1)  # noqa: S311 - jitter, no secret
+
+
+async def until_first(*parts: Coroutine[None, None, None]) -> None:
+    """Runs coroutines until the first ends, ends the others, and raises what the first raised."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+async def every(seconds: float, step: Callable[[], Awaitable[None]]) -> None:
+    """Calls `step` now and then after each pause, for ever."""
+    while True:
+        await step()
+        await asyncio.sleep(seconds)

@@ -1,0 +1,1 @@
+"""The scheduler: partitions, claim and publish, recovery, and commands in."""

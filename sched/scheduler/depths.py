@@ -1,0 +1,74 @@
+"""How full the broker's work queues are, so that what is published and not yet begun stays under a cap.
+
+A herd stays in the store, where it can be seen, cancelled and re-ordered. Depths are asked for by passive declares
+(exact and cheap), once a second for queues in use; in between what was published since is added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rota.sched.broker.topology import work_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rota.sched.broker.protocol import BrokerLink
+
+
+@dataclass(slots=True)
+class _Queue:
+    cap: int
+    ready: int = 0
+    consumers: int = 0
+    since: int = 0
+    known: bool = False
+
+    @property
+    def capped(self) -> bool:
+        return self.ready + self.since >= self.cap
+
+
+class Depths:
+    """The queues of the store and what the broker holds of each."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, _Queue] = {}
+
+    def set(self, queues: Iterable[tuple[str, int]]) -> None:
+        """The store's queues that are not paused, with their caps."""
+        old = self._queues
+        self._queues = {}
+        for name, cap in queues:
+            self._queues[name] = old.get(name, _Queue(cap))
+            self._queues[name].cap = cap
+
+    def published(self, queue: str) -> None:
+        """One more run was handed to the broker."""
+        if queue in self._queues:
+            self._queues[queue].since += 1
+
+    @property
+    def names(self) -> set[str]:
+        """All queues."""
+        return set(self._queues)
+
+    @property
+    def open(self) -> list[str]:
+        """The queues that may be claimed from."""
+        return [name for name, q in self._queues.items() if not q.capped]
+
+    async def ask(self, link: BrokerLink) -> None:
+        """Asks the broker about every queue."""
+        for name, q in list(self._queues.items()):
+            before = q.since
+            depth = await link.passive(work_queue(name))
+            q.ready, q.consumers = (depth.messages, depth.consumers) if depth else (0, 0)
+            q.since -= before
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """For the member row: `rota status` reads them there."""
+        return {
+            name: {"ready": q.ready, "consumers": q.consumers, "capped": q.capped} for name, q in self._queues.items()
+        }

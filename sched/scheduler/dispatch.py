@@ -1,0 +1,174 @@
+"""Claim, publish, confirm: a scheduler's pipeline for one membership.
+
+`round` is the loop's body: claim what is due, take what is ready, hand it to the publisher. Nothing here holds a
+transaction open over a publish. What is claimed stays in `outstanding` until the broker confirms it: a returned,
+refused or unknown publish is sent again, and workers drop the copies that the ledger does not know any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rota.sched.broker.messages import Outgoing, Publish
+from rota.sched.broker.topology import JOBS, work_queue
+from rota.sched.errors import UsageError
+from rota.sched.message import encode
+from rota.sched.scheduler.watermark import Watermark
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rota.sched.broker.protocol import BrokerPublisher
+    from rota.sched.model import Dispatch
+    from rota.sched.scheduler.depths import Depths
+    from rota.sched.scheduler.lanes import LaneBook
+    from rota.sched.store.protocols import AsyncLink, Store
+
+log = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 1.0
+"""Pause before a returned or refused publish is tried again."""
+
+
+class Dispatcher:
+    """One scheduler's claims and publishes under one member id. Belongs to the event loop."""
+
+    def __init__(  # noqa: PLR0913 - what the pipeline joins
+        self,
+        store: Store,
+        link: AsyncLink,
+        publisher: BrokerPublisher,
+        member: int,
+        lanes: LaneBook,
+        depths: Depths,
+        *,
+        batch: int,
+        window: int,
+    ) -> None:
+        self._store = store
+        self._link = link
+        self._publisher = publisher
+        self._member = member
+        self._lanes = lanes
+        self._depths = depths
+        self._batch = batch
+        self._window = window
+        self._declared: set[str] = set()
+        self._again: list[int] = []
+        self._progress = asyncio.Event()
+        self._closed = False
+        self.outstanding: dict[int, tuple[str, Outgoing]] = {}
+        self.watermark = Watermark()
+        self.unroutable: set[str] = set()
+
+    @property
+    def room(self) -> int:
+        """How many more runs may be claimed now."""
+        if not self._publisher.up or self._publisher.blocked:
+            return 0
+        return max(0, self._window - len(self.outstanding))
+
+    async def round(self) -> int:
+        """One claim and one look at ready runs; returns how many jobs were moved. Raises what the store raises."""
+        await self._repeat()
+        limit = min(self._batch, self.room)
+        if not limit:
+            return 0
+        moved = 0
+        if len(self._lanes):
+            lanes = self._lanes.walk()
+            per_lane = max(16, limit // 8)
+            claimed = await self._link.run(self._store.claim(self._member, lanes, limit, per_lane))
+            self._lanes.claimed(lanes, claimed, limit, per_lane)
+            for job_id, reason in claimed.broken:
+                log.error("job %s is paused: %s", job_id, reason)
+            await self.dispatch(claimed.dispatches)
+            moved += claimed.rows
+        ready = await self._link.run(self._store.ready(self._member, self._lanes.parts, limit))
+        await self.dispatch(ready)
+        return moved + len(ready)
+
+    async def dispatch(self, runs: Sequence[Dispatch]) -> None:
+        """Publishes runs that the store has given this scheduler."""
+        runs = sorted(runs, key=lambda d: d.dispatch)
+        self.watermark.add(d.dispatch for d in runs)
+        for d in runs:
+            queue = work_queue(d.queue)
+            self.outstanding[d.dispatch] = (d.queue, Outgoing(JOBS, queue, encode(d), str(d.dispatch)))
+            self._depths.published(d.queue)
+        await self._declare({d.queue for d in runs})
+        for d in runs:
+            self._publish(d.dispatch)
+
+    def _publish(self, number: int) -> None:
+        _, message = self.outstanding[number]
+        try:
+            self._publisher.publish(message, partial(self._settled, number))
+        except UsageError as error:  # the broker could not take it; what is stored is checked, so this is ours
+            log.error("dispatch %s cannot be published: %s", number, error)  # noqa: TRY400 - the text says it all
+            self._later(number)
+
+    def _settled(self, number: int, outcome: Publish) -> None:
+        if self._closed or number not in self.outstanding:
+            return
+        if outcome is Publish.CONFIRMED:
+            queue, _ = self.outstanding.pop(number)
+            self.watermark.confirm(number)
+            self.unroutable.discard(queue)
+            self._progress.set()
+            return
+        if outcome is Publish.RETURNED:
+            queue = self.outstanding[number][0]
+            self._declared.discard(queue)
+            self.unroutable.add(queue)
+        self._later(number)
+
+    def _later(self, number: int) -> None:
+        self._again.append(number)
+        if len(self._again) == 1:
+            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._progress.set)
+
+    async def _repeat(self) -> None:
+        """Publishes again what came back or has an unknown fate."""
+        if not self._again or not self._publisher.up:
+            return
+        numbers, self._again = self._again, []
+        await self._declare({self.outstanding[n][0] for n in numbers if n in self.outstanding})
+        for number in numbers:
+            if number in self.outstanding:
+                self._publish(number)
+
+    async def _declare(self, queues: set[str]) -> None:
+        for queue in queues - self._declared:
+            drift = await self._publisher.declare_work_queue(queue)
+            if drift:
+                log.warning("queue %s differs from what Rota declares: %s", queue, drift)
+            self._declared.add(queue)
+
+    def forget_declared(self) -> None:
+        """After a reconnect: the broker may have lost its queues."""
+        self._declared.clear()
+        self._progress.set()
+
+    async def progress(self, seconds: float) -> None:
+        """Waits for a confirm or something to repeat, `seconds` at most."""
+        self._progress.clear()
+        try:
+            await asyncio.wait_for(self._progress.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def drain(self, seconds: float) -> bool:
+        """Waits until all is confirmed, `seconds` at most; whether it is."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while self.outstanding and asyncio.get_running_loop().time() < deadline:
+            await self._repeat()
+            await self.progress(0.2)
+        return not self.outstanding
+
+    def close(self) -> None:
+        """Ends this membership's pipeline: what is outstanding is adopted from the ledger by a live scheduler."""
+        self._closed = True

@@ -1,0 +1,265 @@
+"""A scheduler process: memberships one after the other, each with its partitions, its pipeline and its duties.
+
+One asyncio loop, a heartbeat thread, and three connections to the store: claims and duties, LISTEN, heartbeat (and
+one more for commands that come in by AMQP). A membership ends when the process is asked to stop, when the store says
+that it was taken for dead, or when the answer of a claim was lost: then the id is given up, and what it may have
+claimed is adopted from the ledger like that of any dead scheduler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from rota.sched.broker.rabbitmq import Consumer, Publisher
+from rota.sched.errors import RotaError, Superseded, Unreachable
+from rota.sched.heartbeat import Heartbeat
+from rota.sched.ingest import Ingest
+from rota.sched.lifecycle import Backoff, every, stop_on_signals, until_first
+from rota.sched.scheduler.collector import Collector
+from rota.sched.scheduler.depths import Depths
+from rota.sched.scheduler.dispatch import Dispatcher
+from rota.sched.scheduler.lanes import LaneBook
+from rota.sched.scheduler.wakeup import Wakeup
+from rota.sched.stats import Stats
+from rota.sched.store import open_store
+from rota.sched.store.values import NewMember
+from rota.sched.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rota.sched.settings import Settings
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 5.0
+"""How often a claim looks below the low watermarks, and the list of queues is read."""
+DEPTH_SECONDS = 1.0
+RETENTION_SECONDS = 3600.0
+
+
+def run_scheduler(settings: Settings) -> int:
+    """Runs a scheduler until SIGTERM or SIGINT, then drains. Returns the exit code.
+
+    Raises Unreachable (NotMigrated) if the store cannot be used at the start; later outages are waited out.
+    """
+    return asyncio.run(Scheduler(settings).run())
+
+
+class Scheduler:
+    """The process. `run` is its whole life."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._store = open_store(settings.store)
+        self._link = self._store.async_link("scheduler")
+        self._command_link = self._store.async_link("commands")
+        self._stats = Stats()
+        self._publisher = Publisher(settings.broker, "rota scheduler publish", on_up=self._broker_up)
+        self._consumer = Consumer(settings.broker, "rota scheduler consume")
+        self._depths = Depths()
+        self._dispatcher: Dispatcher | None = None
+        self._wake = asyncio.Event()
+        self._old: int | None = None
+
+    async def run(self) -> int:
+        """Joins, works, and leaves when asked to; joins anew after a loss."""
+        stop = stop_on_signals()
+        await self._link.run(self._store.queues())  # fails at once where the store is wrong or not migrated
+        wakeup = Wakeup(self._store, lambda _: self._wake.set())
+        listening = asyncio.create_task(wakeup.run())
+        commands = Ingest(self._store, self._command_link, self._consumer, self._publisher)
+        collector = Collector(self._store, self._command_link, self._consumer, self._publisher)
+        await self._publisher.start()
+        await commands.start()
+        await collector.start()
+        await self._consumer.start()
+        backoff = Backoff()
+        while not stop.is_set():
+            began = time.monotonic()
+            try:
+                await self._membership(stop, wakeup)
+            except Superseded as error:
+                log.warning("%s; joining under a new id", error)
+            except RotaError as error:
+                log.warning("membership %s ends: %s", self._old, error)
+            if time.monotonic() - began > self._settings.lease:
+                backoff.reset()
+            if not stop.is_set():
+                await asyncio.sleep(backoff.pause())
+        await commands.stop()
+        await collector.stop()
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+        await self._consumer.close()
+        await self._publisher.close()
+        await self._link.close()
+        await self._command_link.close()
+        return 0
+
+    async def _membership(self, stop: asyncio.Event, wakeup: Wakeup) -> None:
+        """One life under one id."""
+        store, settings = self._store, self._settings
+        if self._old is not None:
+            await self._link.run(store.leave(self._old))
+            self._old = None
+        new = NewMember("scheduler", socket.gethostname(), os.getpid(), VERSION)
+        member = self._old = await self._link.run(store.join(new))
+        log.info("scheduler %s joined", member)
+        lanes = LaneBook()
+        dispatcher = self._dispatcher = Dispatcher(
+            store,
+            self._link,
+            self._publisher,
+            member,
+            lanes,
+            self._depths,
+            batch=settings.batch,
+            window=settings.confirm_window,
+        )
+        loop = asyncio.get_running_loop()
+        lost = asyncio.Event()
+        heart = Heartbeat(
+            store,
+            member,
+            settings.beat,
+            lambda: (self._figures(), dispatcher.watermark.value),
+            lambda: loop.call_soon_threadsafe(lost.set),
+        )
+        heart.start()
+        try:
+            await until_first(
+                self._wait(stop),
+                self._wait(lost),
+                every(settings.beat, lambda: self._share(member, lanes)),
+                every(SWEEP_SECONDS, lambda: self._sweep(lanes)),
+                every(DEPTH_SECONDS, lambda: self._measure(lanes)),
+                every(max(0.2, settings.beat / 2.5), lambda: self._recover(member)),
+                every(RETENTION_SECONDS / 4, lambda: self._retain(member)),
+                self._dispatch(member, dispatcher, lanes, wakeup),
+            )
+            if stop.is_set():
+                await dispatcher.drain(settings.drain_timeout / 2)
+                await self._link.run(store.leave(member, self._figures(), dispatcher.watermark.value))
+                self._old = None
+                log.info("scheduler %s left", member)
+        finally:
+            dispatcher.close()
+            self._dispatcher = None
+            await asyncio.to_thread(heart.stop)
+
+    async def _dispatch(self, member: int, dispatcher: Dispatcher, lanes: LaneBook, wakeup: Wakeup) -> None:
+        """Claims while there is something due; else sleeps until there is."""
+        while True:
+            if not dispatcher.room:
+                await dispatcher.progress(0.5)
+                continue
+            if await dispatcher.round():
+                continue
+            # Publish the time of waking, look once more, then sleep: a submit in between is seen or wakes us.
+            self._wake.clear()
+            due = await self._link.run(
+                self._store.sleep(member, lanes.walk(), lanes.parts, wakeup.longest)
+            )
+            if not await dispatcher.round():
+                await self._sleep(due.seconds or 0.0)
+            await self._link.run(self._store.wake(member))
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), max(0.001, seconds))
+        except TimeoutError:
+            return
+
+    async def _share(self, member: int, lanes: LaneBook) -> None:
+        parts = await self._tolerant("partitions", self._link.run(self._store.partitions(member)))
+        if parts is not None and tuple(parts) != tuple(lanes.parts):
+            log.info("scheduler %s has %s partitions", member, len(parts))
+            lanes.set(parts, self._depths.open)
+            self._stats.set("partitions", len(parts))
+            self._wake.set()
+
+    async def _sweep(self, lanes: LaneBook) -> None:
+        queues = await self._tolerant("queues", self._link.run(self._store.queues()))
+        if queues is not None:
+            self._depths.set(queues)
+        lanes.set(lanes.parts, self._depths.open)
+        lanes.rewind()
+        self._wake.set()
+
+    async def _measure(self, lanes: LaneBook) -> None:
+        """Asks the broker how full the queues are; what has room again is claimed from at once."""
+        if self._wake.is_set():
+            # A submit may have made a queue that we do not know yet.
+            queues = await self._tolerant("queues", self._link.run(self._store.queues()))
+            if queues is not None:
+                self._depths.set(queues)
+        if self._publisher.up:
+            await self._tolerant("depths", self._depths.ask(self._publisher))
+        before = len(lanes)
+        lanes.set(lanes.parts, self._depths.open)
+        if len(lanes) > before:
+            self._wake.set()
+
+    async def _recover(self, member: int) -> None:
+        every_seconds = max(0.2, self._settings.beat / 2.5)
+        done = await self._tolerant(
+            "recovery", self._link.run(self._store.recover(member, self._settings.lease, every_seconds))
+        )
+        if done and (done.dead_members or done.requeued or done.adopted or done.poisoned):
+            log.warning(
+                "recovery: dead members %s, %s runs requeued, %s adopted, %s poisoned, %s cancelled",
+                done.dead_members,
+                done.requeued,
+                done.adopted,
+                done.poisoned,
+                done.cancelled,
+            )
+            self._stats.ended("dead", done.poisoned)
+            self._stats.ended("cancelled", done.cancelled)
+            self._wake.set()
+
+    async def _retain(self, member: int) -> None:
+        await self._tolerant(
+            "retention",
+            self._link.run(self._store.retain(member, self._settings.history_days, RETENTION_SECONDS)),
+        )
+
+    @staticmethod
+    async def _tolerant(what: str, step: Any) -> Any:
+        """The step's value, None if the store or broker was away: duties are standing, the next round does it."""
+        try:
+            return await step
+        except Unreachable as error:
+            log.warning("%s: %s", what, error)
+            return None
+
+    @staticmethod
+    async def _wait(event: asyncio.Event) -> None:
+        await event.wait()
+
+    async def _broker_up(self) -> None:
+        for drift in await self._publisher.declare():
+            log.warning("broker: %s differs from what Rota declares: %s", drift.name, drift.reason)
+        if self._dispatcher is not None:
+            self._dispatcher.forget_declared()
+
+    def _figures(self) -> Mapping[str, Any]:
+        """What the member row tells of us; called from the heartbeat thread too."""
+        degraded = []
+        if not self._publisher.up:
+            degraded.append("broker")
+        if self._publisher.blocked:
+            degraded.append("broker_blocked")
+        dispatcher = self._dispatcher
+        if dispatcher is not None and dispatcher.unroutable:
+            degraded.append("unroutable")
+        self._stats.set("degraded", degraded)
+        self._stats.set("queues", self._depths.figures())
+        self._stats.set("unconfirmed", len(dispatcher.outstanding) if dispatcher else 0)
+        return self._stats.to_json()

@@ -1,0 +1,60 @@
+"""Hears the store's NOTIFY: something is due earlier than the scheduler expects.
+
+LISTEN does not work behind a pooler in transaction mode; the scheduler then looks more often (`longest`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from rota.sched.errors import RotaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rota.sched.store.protocols import Store
+
+log = logging.getLogger(__name__)
+
+HEARD_SECONDS = 5.0
+"""Longest sleep while LISTEN works: a submit that commits late and did not notify is found after this."""
+DEAF_SECONDS = 1.0
+"""Longest sleep while it does not."""
+
+
+class Wakeup:
+    """Calls `heard` with the queue's name for each notification. `run` until cancelled."""
+
+    def __init__(self, store: Store, heard: Callable[[str], None]) -> None:
+        self._store = store
+        self._heard = heard
+        self.listening = False
+
+    @property
+    def longest(self) -> float:
+        """How long a scheduler may sleep at most, in seconds."""
+        return HEARD_SECONDS if self.listening else DEAF_SECONDS
+
+    async def run(self) -> None:
+        """Listens; connects anew after a loss."""
+        while True:
+            link = self._store.async_link("listen")
+            try:
+                await self._listen(await link.connection())
+            except (RotaError, psycopg.Error, OSError) as error:
+                log.warning("LISTEN is lost: %s; looking every %s s meanwhile", error, DEAF_SECONDS)
+            finally:
+                self.listening = False
+                await link.close()
+            await asyncio.sleep(DEAF_SECONDS)
+
+    async def _listen(self, connection: psycopg.AsyncConnection[object]) -> None:
+        await connection.execute(f"listen {self._store.wake_channel}")  # type: ignore[call-overload]
+        self.listening = True
+        self._heard("")
+        async for note in connection.notifies():
+            self._heard(note.payload)

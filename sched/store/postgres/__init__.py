@@ -1,0 +1,1 @@
+"""The store on PostgreSQL (13 or later; tried on 15)."""

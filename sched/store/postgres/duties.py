@@ -1,0 +1,159 @@
+"""Work that one scheduler does for all: recovery of what the dead left, and the keeping of history's days.
+
+A duty's row is its lease: who updates it holds its lock until the end of the transaction, everybody else passes by.
+Should the holder die, the lock goes with its connection and the next one takes the duty.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rota.sched.model import LOSSES_LIMIT
+from rota.sched.store.postgres.text import PAST
+from rota.sched.store.transaction import Query, Rows, Steps, transaction
+from rota.sched.store.values import Recovered
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TAKE = """
+with due as materialized (
+  select name, ran_at from rota.duty where name = %(name)s and due_at <= clock_timestamp() for update skip locked
+)
+update rota.duty d set due_at = clock_timestamp() + make_interval(secs => %(every)s), ran_at = clock_timestamp(),
+  holder = %(member)s
+from due where d.name = due.name returning extract(epoch from clock_timestamp() - due.ran_at)::float8
+"""
+
+# FOR UPDATE waits for a claim or begin of that member which is under way, so the sweeps below see what it wrote.
+MARK_DEAD = """
+with late as materialized (
+  select id from rota.member
+  where state = 'live' and beat_at < clock_timestamp() - make_interval(secs => %(lease)s) order by id for update
+)
+update rota.member m set state = 'dead', ended_at = clock_timestamp(), wakes_at = null
+from late where m.id = late.id and m.beat_at < clock_timestamp() - make_interval(secs => %(lease)s) returning m.id
+"""
+
+# Read first, then changed under the fence that was read: a statement that judges an owner while it waits for the
+# row's lock can see an old snapshot and steal a run that has a new owner since.
+ORPHANS = """
+select job_id::text, scheduled_for, fence, cancel_requested, losses + 1 >= %(limit)s
+from rota.run r where state = 'running' and not exists (
+  select from rota.member m where m.id = r.owner and m.state = 'live')
+order by job_id, scheduled_for limit 5000
+"""
+
+_MINE = """unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[]) x(id, tick, xfence)
+  where r.job_id = x.id and r.scheduled_for = x.tick and r.fence = x.xfence and r.state = 'running'"""
+
+REQUEUE = f"""
+update rota.run r set state = 'waiting', owner = null, fence = null, losses = losses + 1, attempt = attempt - 1,
+  ready_at = clock_timestamp() from {_MINE} returning 1
+"""
+
+CANCEL = f"""
+with gone as (delete from rota.run r using {_MINE} returning r.*)
+insert into rota.history ({PAST}, ended_at, outcome, reason, errors)
+select {PAST}, clock_timestamp(), 'cancelled', 'cancelled while it ran; its worker was lost', errors from gone returning 1
+"""
+
+POISON = f"""
+with gone as (delete from rota.run r using {_MINE} returning r.*)
+insert into rota.dead ({PAST}, part, died_at, reason, errors)
+select {PAST.replace("losses", "losses + 1")}, part, clock_timestamp(),
+  'poison: ' || losses + 1 || ' workers were lost while they ran it', errors from gone
+on conflict do nothing returning 1
+"""
+
+FREE = """
+update rota.partition p set owner = null, epoch = epoch + 1
+where owner is not null and not exists (select from rota.member m where m.id = p.owner and m.state = 'live') returning 1
+"""
+
+# Waiting runs whose scheduler is gone and whose number it never confirmed: their message may not exist.
+ADOPT = """
+update rota.run r set ready_at = clock_timestamp()
+where r.state = 'waiting' and r.ready_at is null and not exists (
+  select from rota.member m where m.id = r.scheduler and (m.state = 'live' or r.dispatch <= m.watermark))
+returning 1
+"""
+
+FORGET = """
+delete from rota.member m where m.state <> 'live' and m.ended_at < clock_timestamp() - interval '2 days'
+  and not exists (select from rota.run r where r.scheduler = m.id)
+"""
+
+
+class DutyStatements:
+    """Standing sweeps, not events: what a late commit leaves behind is found by the next round."""
+
+    @transaction()
+    def recover(self, member: int, lease: float, every: float) -> Steps[Recovered]:
+        """One round of recovery, if it is due and nobody else has it: the only place where a member is judged dead.
+
+        After a pause of all schedulers (the store was away), the first round judges nobody: the living must have had
+        a chance to beat.
+        """
+        pause = yield Query(TAKE, {"name": "recovery", "every": every, "member": member})
+        if not pause:
+            return Recovered(ran=False)
+        dead: Rows = []
+        if pause[0][0] < lease:
+            dead = yield Query(MARK_DEAD, {"lease": lease})
+        orphans = yield Query(ORPHANS, {"limit": LOSSES_LIMIT})
+        cancelled = yield Query(CANCEL, _orphans([o for o in orphans if o[3]]))
+        poisoned = yield Query(POISON, _orphans([o for o in orphans if o[4] and not o[3]]))
+        requeued = yield Query(REQUEUE, _orphans([o for o in orphans if not o[4] and not o[3]]))
+        freed = yield Query(FREE)
+        adopted = yield Query(ADOPT)
+        return Recovered(
+            ran=True,
+            dead_members=[row[0] for row in dead],
+            requeued=len(requeued),
+            poisoned=len(poisoned),
+            cancelled=len(cancelled),
+            adopted=len(adopted),
+            freed=len(freed),
+        )
+
+    @transaction()
+    def retain(self, member: int, keep_days: int, every: float) -> Steps[list[str]]:
+        """Makes history's days a week ahead, drops those over `keep_days` old and forgets old keys and members.
+
+        Returns the names of the dropped day tables; empty too where the duty was not due.
+        """
+        if not (yield Query(TAKE, {"name": "retention", "every": every, "member": member})):
+            return []
+        yield from make_days(-1, 8)
+        old = yield Query(
+            "select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid "
+            "where i.inhparent = 'rota.history'::regclass and c.relname < %s || "
+            "to_char((clock_timestamp() at time zone 'utc') - make_interval(days => %s), 'YYYYMMDD') order by 1",
+            ["history_", keep_days],
+        )
+        for (name,) in old:
+            yield Query(f'drop table rota."{name}"')
+        yield Query("delete from rota.key where until < clock_timestamp()")
+        yield Query(FORGET)
+        return [name for (name,) in old]
+
+
+def make_days(first: int, last: int) -> Steps[None]:
+    """Makes the tables of history from `first` to `last` days from the store's today (UTC), where they are missing."""
+    days = yield Query(
+        "select to_char(d, 'YYYYMMDD'), d::text || '+00', (d + interval '1 day')::text || '+00' "
+        "from generate_series(date_trunc('day', clock_timestamp() at time zone 'utc') + make_interval(days => %s), "
+        "date_trunc('day', clock_timestamp() at time zone 'utc') + make_interval(days => %s), interval '1 day') d "
+        "where to_regclass('rota.history_' || to_char(d, 'YYYYMMDD')) is null",
+        [first, last],
+    )
+    for name, start, end in days:
+        yield Query(
+            f"create table if not exists rota.history_{name} partition of rota.history "
+            f"for values from ('{start}') to ('{end}')"
+        )
+
+
+def _orphans(rows: Sequence[tuple[object, ...]]) -> dict[str, list[object]]:
+    return {"ids": [r[0] for r in rows], "ticks": [r[1] for r in rows], "fences": [r[2] for r in rows]}

@@ -1,0 +1,250 @@
+"""Connections that run transactions: the asyncio and the synchronous one.
+
+Both do the same in the same order: begin (a pinned transaction fixes the planner's choices with SET LOCAL, which
+works behind pgbouncer), drive the steps, commit. A deadlock or serialization failure starts anew, a bounded number of
+times; a missing day of history is made. A lost connection is Unreachable, and then the outcome is unknown: whoever
+calls decides what a repetition means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+from psycopg import errors, sql
+
+from rota.sched.errors import NotMigrated, RotaError, Unreachable, UsageError
+from rota.sched.store.postgres.duties import make_days
+
+if TYPE_CHECKING:
+    from rota.sched.store.transaction import Query, Rows, Steps, Transaction
+
+T = TypeVar("T")
+
+STATEMENT_SECONDS = 30
+"""Bound of one statement on the server; the client waits a little longer and then drops the connection."""
+
+_TRIES = 6
+_BEGIN = f"begin; set local statement_timeout = '{STATEMENT_SECONDS}s'"
+# With fresh statistics on a nearly empty table the planner has chosen a scan of everything.
+_PIN = (
+    "; set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off"
+    "; set local enable_bitmapscan = off; set local jit = off"
+)
+_LOST = (psycopg.OperationalError, psycopg.InterfaceError, OSError, TimeoutError)
+
+
+def begin_text(txn: Transaction[Any]) -> sql.SQL:
+    """The first statement of a transaction."""
+    return sql.SQL(_BEGIN + _PIN if txn.pinned else _BEGIN)  # type: ignore[arg-type]
+
+
+def connect_options(purpose: str) -> dict[str, Any]:
+    """How every connection is made: bounded waits, dead peers noticed, its purpose visible in pg_stat_activity."""
+    return {
+        "autocommit": True,
+        "application_name": f"rota {purpose}",
+        "connect_timeout": 10,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    }
+
+
+def translate(error: Exception) -> RotaError:
+    """A driver's error as one of ours, with the remedy."""
+    if isinstance(error, (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedColumn)):
+        return NotMigrated(f"the store has no schema for this version of Rota ({_first_line(error)}): run `rota migrate`")
+    if isinstance(error, (errors.InvalidPassword, errors.InvalidAuthorizationSpecification, errors.InvalidCatalogName)):
+        return Unreachable(f"the store refuses: {_first_line(error)}; check ROTA_STORE")
+    if isinstance(error, errors.InsufficientPrivilege):
+        return Unreachable(f"the store's user may not do this: {_first_line(error)}")
+    if isinstance(error, _LOST):
+        return Unreachable(f"the store cannot be reached: {_first_line(error)}; is Postgres up, is ROTA_STORE right?")
+    if isinstance(error, psycopg.DataError):
+        return UsageError(f"the store refuses a value: {_first_line(error)}")
+    return Unreachable(f"the store failed: {type(error).__name__}: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _again(error: Exception, tries: int) -> bool:
+    """Whether a transaction is worth another try at once."""
+    return tries < _TRIES and isinstance(error, (errors.DeadlockDetected, errors.SerializationFailure))
+
+
+def _day_is_missing(error: Exception) -> bool:
+    return isinstance(error, errors.CheckViolation) and "no partition of relation" in str(error)
+
+
+def _missing_days() -> Steps[None]:
+    yield from make_days(-1, 2)
+
+
+class AsyncLink:
+    """One asyncio connection for one purpose. It opens itself when it is needed and closes on any doubt."""
+
+    def __init__(self, url: str, purpose: str) -> None:
+        self._url = url
+        self._purpose = purpose
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._lock = asyncio.Lock()
+
+    async def run(self, txn: Transaction[T]) -> T:
+        """Runs one transaction; Unreachable means that its outcome is unknown."""
+        async with self._lock:
+            for tries in range(1, _TRIES + 1):
+                try:
+                    async with asyncio.timeout(STATEMENT_SECONDS + 10):
+                        return await self._once(txn)
+                except RotaError:
+                    await self._rollback()
+                    raise
+                except asyncio.CancelledError:
+                    await self._drop()
+                    raise
+                except (psycopg.Error, OSError, TimeoutError) as error:
+                    if _again(error, tries):
+                        await self._rollback()
+                    elif _day_is_missing(error) and tries < _TRIES:
+                        await self._rollback()
+                        await drive_async(await self.connection(), _missing_days())
+                    else:
+                        await self._settle(error)
+                        raise translate(error) from error
+        raise AssertionError("unreachable")
+
+    async def _once(self, txn: Transaction[T]) -> T:
+        connection = await self.connection()
+        await connection.execute(begin_text(txn), prepare=False)
+        value = await drive_async(connection, txn.steps())
+        await connection.execute("commit", prepare=False)
+        return value
+
+    async def connection(self) -> psycopg.AsyncConnection[Any]:
+        """The open connection."""
+        if self._connection is None or self._connection.closed:
+            try:
+                self._connection = await psycopg.AsyncConnection.connect(self._url, **connect_options(self._purpose))
+            except psycopg.Error as error:
+                raise translate(error) from error
+        return self._connection
+
+    async def _rollback(self) -> None:
+        try:
+            if self._connection is not None and not self._connection.closed:
+                await self._connection.execute("rollback", prepare=False)
+        except (psycopg.Error, OSError):
+            await self._drop()
+
+    async def _settle(self, error: Exception) -> None:
+        if isinstance(error, _LOST):
+            await self._drop()
+        else:
+            await self._rollback()
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def close(self) -> None:
+        """Closes the connection; the link may be used again."""
+        await self._drop()
+
+
+class Link:
+    """The synchronous twin: for heartbeat threads, the client, and the caller's own connection."""
+
+    def __init__(self, url: str, purpose: str, connection: psycopg.Connection[Any] | None = None) -> None:
+        self._url = url
+        self._purpose = purpose
+        self._connection = connection
+
+    def run(self, txn: Transaction[T]) -> T:
+        """Runs one transaction; Unreachable means that its outcome is unknown."""
+        for tries in range(1, _TRIES + 1):
+            try:
+                return self._once(txn)
+            except RotaError:
+                self._rollback()
+                raise
+            except (psycopg.Error, OSError) as error:
+                if _again(error, tries):
+                    self._rollback()
+                elif _day_is_missing(error) and tries < _TRIES:
+                    self._rollback()
+                    drive(self.connection(), _missing_days())
+                else:
+                    self._settle(error)
+                    raise translate(error) from error
+        raise AssertionError("unreachable")
+
+    def _once(self, txn: Transaction[T]) -> T:
+        connection = self.connection()
+        connection.execute(begin_text(txn), prepare=False)
+        value = drive(connection, txn.steps())
+        connection.execute("commit", prepare=False)
+        return value
+
+    def connection(self) -> psycopg.Connection[Any]:
+        """The open connection."""
+        if self._connection is None or self._connection.closed:
+            try:
+                self._connection = psycopg.Connection.connect(self._url, **connect_options(self._purpose))
+            except psycopg.Error as error:
+                raise translate(error) from error
+        return self._connection
+
+    def _rollback(self) -> None:
+        try:
+            if self._connection is not None and not self._connection.closed:
+                self._connection.execute("rollback", prepare=False)
+        except (psycopg.Error, OSError):
+            self.close()
+
+    def _settle(self, error: Exception) -> None:
+        if isinstance(error, _LOST):
+            self.close()
+        else:
+            self._rollback()
+
+    def close(self) -> None:
+        """Closes the connection; the link may be used again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def drive(connection: psycopg.Connection[Any], steps: Steps[T]) -> T:
+    """Runs steps on a connection whose transaction is the caller's business."""
+    rows: Rows | None = None
+    try:
+        query: Query = next(steps)
+        while True:
+            cursor = connection.execute(query.sql, query.params)  # type: ignore[arg-type]
+            rows = cursor.fetchall() if cursor.description else []
+            query = steps.send(rows)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        steps.close()
+
+
+async def drive_async(connection: psycopg.AsyncConnection[Any], steps: Steps[T]) -> T:
+    """The asyncio twin of `drive`."""
+    try:
+        query: Query = next(steps)
+        while True:
+            cursor = await connection.execute(query.sql, query.params)  # type: ignore[arg-type]
+            query = steps.send(await cursor.fetchall() if cursor.description else [])
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        steps.close()

@@ -1,0 +1,111 @@
+"""Members, their heartbeat, and the sharing of partitions among live schedulers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from psycopg.types.json import Jsonb
+
+from rota.sched.scheduler.shares import rebalance
+from rota.sched.store.transaction import Query, Steps, transaction
+from rota.sched.store.values import HandlerRow, NewMember
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class MemberStatements:
+    """Who takes part (DESIGN 3.7). Leases are judged by the store's clock, and only by recovery."""
+
+    @transaction()
+    def join(self, new: NewMember) -> Steps[int]:
+        """Enters a process as a live member under a new id."""
+        rows = yield Query(
+            "insert into rota.member (kind, host, pid, version) values (%s, %s, %s, %s) returning id",
+            [new.kind, new.host, new.pid, new.version],
+        )
+        return int(rows[0][0])
+
+    @transaction()
+    def beat(self, member: int, stats: Mapping[str, Any], watermark: int | None = None) -> Steps[bool]:
+        """A heartbeat with the member's figures and, of a scheduler, its confirmed watermark.
+
+        False: the member is not live any more. A heartbeat never revives: drop everything, join under a new id.
+        """
+        rows = yield Query(
+            "update rota.member set beat_at = clock_timestamp(), stats = %s, "
+            "watermark = greatest(watermark, coalesce(%s, watermark)) where id = %s and state = 'live' returning id",
+            [Jsonb(dict(stats)), watermark, member],
+        )
+        return bool(rows)
+
+    @transaction()
+    def leave(self, member: int, stats: Mapping[str, Any] | None = None, watermark: int | None = None) -> Steps[None]:
+        """Ends a membership by the member's own will; its partitions are free at once.
+
+        Waits for a claim or begin of this member that is still under way (its lock), so nothing commits after it.
+        """
+        yield Query("select id from rota.member where id = %s for update", [member])
+        yield Query(
+            "update rota.member set state = 'left', ended_at = clock_timestamp(), wakes_at = null, "
+            "stats = coalesce(%s, stats), watermark = greatest(watermark, coalesce(%s, watermark)) "
+            "where id = %s and state = 'live'",
+            [None if stats is None else Jsonb(dict(stats)), watermark, member],
+        )
+        yield Query("update rota.partition set owner = null, epoch = epoch + 1 where owner = %s", [member])
+
+    @transaction()
+    def partitions(self, member: int) -> Steps[list[int]]:
+        """Takes and gives up partitions so that live schedulers have even shares; returns those of the member now."""
+        live = yield Query("select id from rota.member where kind = 'scheduler' and state = 'live' order by id")
+        rows = yield Query("select part, owner from rota.partition order by part")
+        change = rebalance(member, [row[0] for row in live], {row[0]: row[1] for row in rows})
+        if change.release:
+            yield Query(
+                "update rota.partition set owner = null, epoch = epoch + 1 where owner = %s and part = any(%s)",
+                [member, change.release],
+            )
+        if change.take:
+            yield Query(
+                "update rota.partition set owner = %s, epoch = epoch + 1 where owner is null and part = any(%s)",
+                [member, change.take],
+            )
+        if change.release or change.take:
+            rows = yield Query("select part, owner from rota.partition order by part")
+        return [part for part, owner in rows if owner == member]
+
+    @transaction()
+    def queues(self) -> Steps[list[tuple[str, int]]]:
+        """Every queue that is not paused, with its cap on what is published and not yet begun."""
+        rows = yield Query("select name, cap from rota.queue where not paused order by name")
+        return [(name, cap) for name, cap in rows]
+
+    @transaction()
+    def announce(self, handlers: Sequence[HandlerRow], queues: Sequence[str]) -> Steps[None]:
+        """Tells the store what a worker can run, so that submits can be checked and queues are known."""
+        handlers = sorted(handlers, key=lambda h: h.name)
+        yield Query(
+            "insert into rota.queue (name) select x from unnest(%s::text[]) x order by x on conflict do nothing",
+            [sorted({*queues, *(h.queue for h in handlers)})],
+        )
+        yield Query(
+            "insert into rota.handler (name, app, queue, args_schema, seen_at) "
+            "select name, app, queue, args_schema, clock_timestamp() "
+            "from unnest(%s::text[], %s::text[], %s::text[], %s::jsonb[]) x(name, app, queue, args_schema) "
+            "on conflict (name) do update set app = excluded.app, queue = excluded.queue, "
+            "args_schema = excluded.args_schema, seen_at = excluded.seen_at",
+            [
+                [h.name for h in handlers],
+                [h.app for h in handlers],
+                [h.queue for h in handlers],
+                [Jsonb(dict(h.schema)) for h in handlers],
+            ],
+        )
+
+    @transaction()
+    def handlers(self, names: Sequence[str]) -> Steps[dict[str, HandlerRow]]:
+        """The announced handlers among `names`."""
+        rows = yield Query(
+            "select name, app, queue, args_schema from rota.handler where name = any(%s)", [list(names)]
+        )
+        return {row[0]: HandlerRow(*row) for row in rows}

@@ -1,0 +1,105 @@
+"""PostgresStore: the statements under one roof, its links, and its migrations."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+import rota.sched.store.migrations as migrations
+from rota.sched.errors import UsageError
+from rota.sched.store.postgres.duties import DutyStatements
+from rota.sched.store.postgres.link import AsyncLink, Link, connect_options, translate
+from rota.sched.store.postgres.members import MemberStatements
+from rota.sched.store.postgres.reading import ReadingStatements
+from rota.sched.store.postgres.scheduling import SchedulingStatements
+from rota.sched.store.postgres.submission import WAKE_CHANNEL, SubmissionStatements
+from rota.sched.store.postgres.working import WorkingStatements
+from rota.sched.urls import mask
+
+
+class PostgresStore(
+    SubmissionStatements,
+    SchedulingStatements,
+    WorkingStatements,
+    MemberStatements,
+    DutyStatements,
+    ReadingStatements,
+):
+    """The store on PostgreSQL. Everything lives in the schema `rota` of the URL's database."""
+
+    wake_channel = WAKE_CHANNEL
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        try:
+            bad = not parts.path.strip("/") or parts.port == 0
+        except ValueError:
+            bad = True
+        if bad:
+            raise UsageError(f"store URL {mask(url)!r}: expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
+        scheme, _, rest = url.partition("://")
+        self.url = f"postgresql://{rest}"
+        self._engine_url = f"postgresql+psycopg://{rest}"
+        self.masked_url = f"{scheme}://{mask(url).partition('://')[2]}"
+
+    def link(self, purpose: str) -> Link:
+        """A synchronous connection, opened at first use."""
+        return Link(self.url, purpose)
+
+    def async_link(self, purpose: str) -> AsyncLink:
+        """An asyncio connection, opened at first use."""
+        return AsyncLink(self.url, purpose)
+
+    def engine(self, purpose: str, size: int) -> sa.Engine:
+        """A pool of `size` connections for handlers' transactions."""
+        return sa.create_engine(self._engine_url, **self._pool(purpose, size))
+
+    def async_engine(self, purpose: str, size: int) -> AsyncEngine:
+        """The asyncio twin of `engine`."""
+        return create_async_engine(self._engine_url, **self._pool(purpose, size))
+
+    @staticmethod
+    def _pool(purpose: str, size: int) -> dict[str, Any]:
+        options = connect_options(purpose)
+        del options["autocommit"]
+        return {"pool_size": size, "max_overflow": 0, "pool_timeout": 30, "pool_pre_ping": True, "connect_args": options}
+
+    def migrate(self) -> str:
+        """Brings the schema up to date under a lock; idempotent. Returns the version it has then."""
+        engine = sa.create_engine(self._engine_url, poolclass=sa.NullPool)
+        try:
+            with engine.begin() as connection:
+                config = _alembic()
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+                version = connection.execute(sa.text("select version_num from rota.migration")).scalar_one()
+            self.link("migrate").run(self.retain(0, 10_000, 0))
+            return str(version)
+        except sa.exc.DBAPIError as error:
+            raise translate(error.orig if isinstance(error.orig, Exception) else error) from None
+        finally:
+            engine.dispose()
+
+    @staticmethod
+    def migration_sql() -> str:
+        """The statements that `migrate` would run on an empty database."""
+        text = io.StringIO()
+        command.upgrade(_alembic(text), "head", sql=True)
+        return text.getvalue()
+
+    def close(self) -> None:
+        """Nothing to close: links and engines belong to who opened them."""
+
+
+def _alembic(output: io.StringIO | None = None) -> Config:
+    config = Config(output_buffer=output) if output else Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    return config

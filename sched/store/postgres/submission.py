@@ -1,0 +1,274 @@
+"""Submit, cancel, redrive and discard: the client's transactions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from psycopg.types.json import Jsonb
+
+from rota.sched.ids import PARTITIONS, RunKey
+from rota.sched.store.postgres.text import PAST, tick
+from rota.sched.store.transaction import Query, Steps, transaction
+from rota.sched.store.values import Cancelled, DeadFilter, NewJob, Submitted
+from rota.sched.timing import first_tick, jitter_of, next_tick
+from rota.sched.when import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+WAKE_CHANNEL = "rota_wake"
+"""NOTIFY channel: something is due earlier than a sleeping scheduler expects. The payload is the queue's name."""
+
+# Keys first: a key that lives keeps the job out. The wake-up is sent only where a scheduler sleeps beyond the job's
+# time, because NOTIFY takes a lock on the whole database at commit.
+SUBMIT = f"""
+with input as materialized (
+  select * from unnest(%(ids)s::uuid[], %(queues)s::text[], %(handlers)s::text[], %(tenants)s::text[], %(args)s::jsonb[],
+    %(schedules)s::jsonb[], %(ticks)s::timestamptz[], %(dues)s::timestamptz[], %(delays)s::float8[], %(names)s::text[],
+    %(requests)s::text[], %(scopes)s::text[], %(keys)s::text[], %(key_seconds)s::float8[])
+    with ordinality x(id, queue, handler, tenant, args, schedule, tick, due, delay, name, request, scope, key,
+      key_seconds, n)
+),
+keyed as (
+  insert into rota.key as k (scope, key, job_id, request, until)
+  select scope, key, id, request, clock_timestamp() + make_interval(secs => key_seconds)
+  from input where key is not null order by scope, key
+  on conflict (scope, key) do update
+    set job_id = excluded.job_id, request = excluded.request, until = excluded.until
+    where k.until < clock_timestamp()
+  returning scope, key, job_id
+),
+known as (
+  insert into rota.queue (name)
+  select distinct queue from input i where not exists (select from rota.queue q where q.name = i.queue) order by queue
+  on conflict do nothing
+),
+stored as (
+  insert into rota.job (id, part, queue, next_run_at, scheduled_for, handler, tenant, args, schedule, name, request,
+    created_at)
+  select i.id, get_byte(uuid_send(i.id), 15) %% {PARTITIONS}, i.queue,
+    greatest(coalesce(i.due, i.tick, clock_timestamp() + make_interval(secs => i.delay)), clock_timestamp()),
+    coalesce(i.tick, clock_timestamp() + make_interval(secs => i.delay)),
+    i.handler, i.tenant, i.args, i.schedule, i.name, case when i.name is not null then i.request end, clock_timestamp()
+  from input i
+  where i.key is null or exists (select from keyed k where k.job_id = i.id)
+  order by i.name, i.id
+  on conflict do nothing
+  returning id, part, queue, next_run_at
+),
+woken as (
+  select count(pg_notify('{WAKE_CHANNEL}', w.queue)) from (
+    select distinct s.queue from stored s
+    join rota.partition p on p.part = s.part
+    left join rota.member m on m.id = p.owner
+    where %(always_wake)s or s.next_run_at < m.wakes_at) w
+)
+select i.n, s.id is not null, (select * from woken) from input i left join stored s on s.id = i.id order by i.n
+"""
+
+# Where a submit stored nothing: by key, by name, or the same id once more.
+KNOWN = """
+select i.n, coalesce(k.job_id, j.id, i.id)::text,
+  case when i.key is not null and k.job_id is not null then k.request else j.request end
+from unnest(%(ns)s::int[], %(ids)s::uuid[], %(scopes)s::text[], %(keys)s::text[], %(names)s::text[])
+  i(n, id, scope, key, name)
+left join rota.key k on k.scope = i.scope and k.key = i.key
+left join rota.job j on j.name = i.name
+"""
+
+# A repeated submit whose first try was stored may find its job gone from `job`: it has been claimed meanwhile.
+UNDO_REPEATED = """
+delete from rota.job j using unnest(%(ids)s::uuid[]) x(id)
+where j.id = x.id and j.schedule is null and (
+  exists (select from rota.run r where r.job_id = x.id) or exists (select from rota.dead d where d.job_id = x.id)
+  or exists (select from rota.history h where h.job_id = x.id))
+"""
+
+_ENDED = f"""insert into rota.history ({PAST}, ended_at, outcome, reason, errors)
+  select {PAST}, clock_timestamp(), 'cancelled', %(reason)s, errors from gone returning 1"""
+
+CANCEL_RUNS = f"""
+with gone as (
+  delete from rota.run where job_id = %(id)s and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s)
+    and state <> 'running' returning *
+), past as ({_ENDED}),
+asked as (
+  update rota.run set cancel_requested = true
+  where %(running)s and job_id = %(id)s and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s)
+    and state = 'running' returning 1
+)
+select (select count(*) from past), (select count(*) from asked),
+  (select count(*) from rota.run where job_id = %(id)s and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s)
+    and state = 'running')
+"""
+
+CANCEL_JOB = """
+with gone as (delete from rota.job where id = %(id)s returning *)
+insert into rota.history (ended_at, job_id, scheduled_for, outcome, reason, queue, handler, tenant, args, attempt, losses,
+  due_at)
+select clock_timestamp(), id, scheduled_for, 'cancelled', %(reason)s, queue, handler, tenant, args, 0, 0, next_run_at
+from gone returning 1
+"""
+
+_CHOSEN = """chosen as materialized (
+  select job_id, scheduled_for from rota.dead d
+  where (%(ids)s::uuid[] is null or (job_id, scheduled_for) in (select * from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[])))
+    and (%(queue)s::text is null or queue = %(queue)s)
+    and (%(handler)s::text is null or handler = %(handler)s)
+    and (%(error)s::text is null or strpos(lower(concat(reason, ' ', errors::text)), lower(%(error)s)) > 0)
+    and (%(since)s::timestamptz is null or died_at >= %(since)s)
+  order by died_at limit %(limit)s
+  for update skip locked
+)"""
+
+_RUN = f"job_id::text, {tick('scheduled_for')}"
+
+CHOOSE = f"with {_CHOSEN} select {_RUN} from chosen"
+
+# The numbers of the old life are void: dispatch 0 matches no message. A scheduler gives the new one.
+REDRIVE = f"""
+with {_CHOSEN},
+taken as (
+  delete from rota.dead d using chosen c where d.job_id = c.job_id and d.scheduled_for = c.scheduled_for returning d.*
+),
+again as (
+  insert into rota.run (job_id, scheduled_for, part, state, dispatch, queue, handler, tenant, args, errors, due_at,
+    claimed_at, ready_at)
+  select job_id, scheduled_for, part, 'waiting', 0, queue, handler, tenant, coalesce(%(args)s::jsonb, args), errors,
+    clock_timestamp(), clock_timestamp(), clock_timestamp() + make_interval(secs => %(spacing)s * (row_number() over () - 1))
+  from taken returning *
+),
+woken as (select count(pg_notify('{WAKE_CHANNEL}', queue)) from (select distinct queue from again) w)
+select {_RUN}, (select * from woken) from again
+"""
+
+DISCARD = f"""
+with {_CHOSEN},
+gone as (
+  delete from rota.dead d using chosen c where d.job_id = c.job_id and d.scheduled_for = c.scheduled_for returning d.*
+),
+past as (
+  insert into rota.history ({PAST}, ended_at, outcome, reason, errors)
+  select {PAST}, clock_timestamp(), 'discarded', reason, errors from gone returning job_id, scheduled_for
+)
+select {_RUN} from past
+"""
+
+
+class SubmissionStatements:
+    """The future's way in, and what ends or repeats a life by a user's will."""
+
+    @transaction(pinned=True)
+    def submit(self, jobs: Sequence[NewJob], *, repeated: bool = False, own_transaction: bool = True) -> Steps[list[Submitted]]:
+        """Stores jobs, all or none, and answers each in order.
+
+        Instants without an offset from the caller are the store's: "now" is its clock. `repeated` says that the answer
+        of an earlier try with the same ids was lost: a job that has been claimed since is not stored again.
+        `own_transaction` False: the commit comes later, so a scheduler is always woken by it.
+        """
+        now = None
+        if any(isinstance(job.when, Schedule) for job in jobs):
+            ((now,),) = yield Query("select clock_timestamp()")
+        rows = yield Query(SUBMIT, _submit_params(jobs, now, always_wake=not own_transaction))
+        missed = [int(n) - 1 for n, stored, _ in rows if not stored]
+        if repeated:
+            yield Query(UNDO_REPEATED, {"ids": [job.id for job in jobs]})
+        known = {}
+        if missed:
+            params = {
+                "ns": missed,
+                "ids": [jobs[n].id for n in missed],
+                "scopes": [jobs[n].scope for n in missed],
+                "keys": [jobs[n].key for n in missed],
+                "names": [jobs[n].name for n in missed],
+            }
+            known = {row[0]: row for row in (yield Query(KNOWN, params))}
+        return [_answer(job, known.get(n)) for n, job in enumerate(jobs)]
+
+    @transaction()
+    def cancel(self, job_id: str, scheduled_for: str | None, *, running: bool, reason: str) -> Steps[Cancelled]:
+        """Ends a job, or one run of it where `scheduled_for` is given.
+
+        What has not begun ends at once and gets a history row; what runs is asked to stop if `running`, else left.
+        """
+        params = {"id": job_id, "tick": scheduled_for, "running": running, "reason": reason}
+        jobs = [] if scheduled_for else (yield Query(CANCEL_JOB, params))
+        ((runs, asked, left),) = yield Query(CANCEL_RUNS, params)
+        return Cancelled(bool(jobs), runs, asked, left)
+
+    @transaction()
+    def choose_dead(self, which: DeadFilter) -> Steps[list[RunKey]]:
+        """The dead runs that a redrive or discard with this filter would take."""
+        rows = yield Query(CHOOSE, _filter_params(which))
+        return [RunKey(*row) for row in rows]
+
+    @transaction()
+    def redrive(self, which: DeadFilter, args: str | None = None, per_second: float | None = None) -> Steps[list[RunKey]]:
+        """Dead runs, again: attempts and losses start anew, errors stay, args (JSON text) may be replaced.
+
+        Schedulers dispatch them; with `per_second` one after the other at that rate.
+        """
+        params = {**_filter_params(which), "args": args, "spacing": 1 / per_second if per_second else 0.0}
+        rows = yield Query(REDRIVE, params)
+        return [RunKey(*row[:2]) for row in rows]
+
+    @transaction()
+    def discard(self, which: DeadFilter) -> Steps[list[RunKey]]:
+        """Dead runs, settled for good: they go to history as discarded."""
+        rows = yield Query(DISCARD, _filter_params(which))
+        return [RunKey(*row) for row in rows]
+
+
+def _submit_params(jobs: Sequence[NewJob], now: datetime | None, *, always_wake: bool) -> dict[str, Any]:
+    times = [_times(job, now) for job in jobs]
+    return {
+        "ids": [job.id for job in jobs],
+        "queues": [job.queue for job in jobs],
+        "handlers": [job.handler for job in jobs],
+        "tenants": [job.tenant for job in jobs],
+        "args": [job.args for job in jobs],
+        "schedules": [Jsonb(job.when.to_json()) if isinstance(job.when, Schedule) else None for job in jobs],
+        "ticks": [t[0] for t in times],
+        "dues": [t[1] for t in times],
+        "delays": [t[2] for t in times],
+        "names": [job.name for job in jobs],
+        "requests": [job.request for job in jobs],
+        "scopes": [job.scope for job in jobs],
+        "keys": [job.key for job in jobs],
+        "key_seconds": [job.key_seconds for job in jobs],
+        "always_wake": always_wake,
+    }
+
+
+def _times(job: NewJob, now: datetime | None) -> tuple[datetime | None, datetime | None, float]:
+    """(nominal tick, due, delay) of a new job; the tick is None where the store's own clock sets it."""
+    when = job.when
+    if isinstance(when, Schedule):
+        assert now is not None
+        first = first_tick(when, now)
+        return first, first + jitter_of(when, job.id, first, next_tick(when, first, first)), 0.0
+    return when.at, when.at, when.after or 0.0
+
+
+def _answer(job: NewJob, known: tuple[Any, ...] | None) -> Submitted:
+    if known is None:
+        return Submitted(job.id, duplicate=False)
+    _, job_id, request = known
+    if request is not None and request != job.request:
+        what = f"name {job.name!r}" if job.key is None else f"key {job.key!r}"
+        return Submitted(job_id, duplicate=False, conflict=what)
+    return Submitted(job_id, duplicate=True)
+
+
+def _filter_params(which: DeadFilter) -> dict[str, Any]:
+    keys = sorted(which.keys)
+    return {
+        "ids": [k.job_id for k in keys] or None,
+        "ticks": [k.scheduled_for for k in keys],
+        "queue": which.queue,
+        "handler": which.handler,
+        "error": which.error,
+        "since": which.since,
+        "limit": len(keys) or which.limit,
+    }

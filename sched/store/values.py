@@ -1,0 +1,216 @@
+"""What goes into and comes out of a store. Times are the store's own unless said otherwise; ids are text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rota.sched.ids import RunKey
+    from rota.sched.model import Dispatch, Kind, Outcome
+    from rota.sched.when import When
+
+
+@dataclass(frozen=True, slots=True)
+class NewMember:
+    """A process about to take part."""
+
+    kind: Kind
+    host: str
+    pid: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be stored. `args` is JSON text; `request` is the hash that tells a repeated request from another one.
+
+    `key` and `scope` make the submit idempotent for `key_seconds`; `name` for as long as the job lives.
+    """
+
+    id: str
+    queue: str
+    handler: str
+    args: str
+    when: When
+    request: str
+    tenant: str | None = None
+    name: str | None = None
+    key: str | None = None
+    scope: str = ""
+    key_seconds: float = 7 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What became of one NewJob. `conflict`: the key or name was used with another request; nothing was stored."""
+
+    job_id: str
+    duplicate: bool
+    conflict: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """What a claim may look at: (partition, queue) pairs in the order to be served, each from a low watermark on."""
+
+    parts: Sequence[int]
+    queues: Sequence[str]
+    lows: Sequence[datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What one lane gave to a claim: its index in `Lanes`, how many rows, and when the last of them was due."""
+
+    lane: int
+    rows: int
+    last_due: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The runs of one claim, by dispatch number. `served` has the lanes that gave something.
+
+    `claimed_at` is the instant up to which due rows were asked for. `broken` are jobs (id, reason) whose schedule
+    cannot be computed: they are paused. `skipped` counts the ticks that became history without a run.
+    """
+
+    dispatches: list[Dispatch]
+    served: list[Served]
+    claimed_at: datetime
+    broken: list[tuple[str, str]]
+    skipped: int
+
+    @property
+    def rows(self) -> int:
+        """How many jobs were looked at and moved."""
+        return sum(s.rows for s in self.served)
+
+
+@dataclass(frozen=True, slots=True)
+class NextDue:
+    """When the earliest thing becomes due, in seconds from now by the store's clock; None: nothing is stored."""
+
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An attempt that the ledger gave to this worker. `args` is JSON text where the message had none."""
+
+    key: RunKey
+    fence: int
+    attempt: int
+    losses: int
+    failures: int
+    args: str | None
+    schedule_lag: float
+    queue_lag: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands for a delivery that begin or finish did not take.
+
+    `state` is None where there is no such run. `seconds` is how long until it may be looked at again: the rest of
+    the owner's lease, or of the retry's delay.
+    """
+
+    key: RunKey
+    state: str | None
+    dispatch: int = 0
+    fence: int | None = None
+    owner: int | None = None
+    cancel_requested: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An attempt's end for good: `outcome` with result (JSON text), or with reason and error (JSON text)."""
+
+    key: RunKey
+    fence: int
+    outcome: Outcome
+    reason: str | None = None
+    result: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """An attempt's end for now.
+
+    retry: failed, an attempt is spent; snooze: later, none spent; release: handed back at once, none spent.
+    `seconds` from now by the store's clock. `from_store`: a scheduler shall dispatch it anew when it is due, because
+    its message is not kept.
+    """
+
+    key: RunKey
+    fence: int
+    kind: Literal["retry", "snooze", "release"]
+    seconds: float = 0.0
+    error: str | None = None
+    from_store: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A run that the store says a worker is running."""
+
+    key: RunKey
+    fence: int
+    cancel_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerRow:
+    """A handler that some worker announced. `schema` is the JSON Schema of its arguments."""
+
+    name: str
+    app: str
+    queue: str
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What a cancel did: `job` ended, runs ended at once, running ones asked to stop."""
+
+    job: bool
+    runs: int
+    asked: int
+    running: int
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.job or self.runs or self.asked)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadFilter:
+    """Which dead runs: keys, or everything that fits all of the others; `limit` at most, the oldest first."""
+
+    keys: Sequence[RunKey] = ()
+    queue: str | None = None
+    handler: str | None = None
+    error: str | None = None
+    since: datetime | None = None
+    limit: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a round of recovery did; `ran` is False where it was not due or another scheduler had it."""
+
+    ran: bool
+    dead_members: list[int] = field(default_factory=list)
+    requeued: int = 0
+    poisoned: int = 0
+    cancelled: int = 0
+    adopted: int = 0
+    freed: int = 0

@@ -1,0 +1,209 @@
+"""Real servers for the tests, and coroutine tests.
+
+`store_url` and `broker_url` are a clean, migrated database and a clean vhost for one test. `make_database` and
+`make_vhost` make more of them. `make_postgres` and `make_rabbitmq` start servers that belong to one test, to be
+stopped, crashed and frozen. Servers are found or started as docs/development.md says; tests/unit needs none.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "compose"))
+
+from servers import Missing, NotReady, Postgres, RabbitMQ, Services  # noqa: E402 - found by the line above
+from servers.databases import create_database, drop_database  # noqa: E402
+from servers.management import Management  # noqa: E402
+from servers.services import Urls  # noqa: E402
+
+ASYNC_BOUND = 120.0  # seconds: a coroutine test that takes longer hangs
+
+
+def pytest_configure() -> None:
+    # A terminated run tears its fixtures down like an interrupted one.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run `async def` tests, each in a loop of its own and for a bounded time."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    arguments = {name: value for name, value in pyfuncitem.funcargs.items() if name in names}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(ASYNC_BOUND):
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(bounded())
+    return True
+
+
+def missing(error: Exception) -> None:
+    """A server that cannot be had fails in CI and under make, and skips elsewhere."""
+    if os.environ.get("CI") or os.environ.get("MAKELEVEL"):
+        pytest.fail(str(error), pytrace=False)
+    pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def services() -> Iterator[Urls]:
+    """Where the servers are; started if nobody did, and stopped again then."""
+    with contextlib.ExitStack() as stack:
+        try:
+            urls = stack.enter_context(Services(ROOT).use())
+        except (Missing, NotReady) as error:
+            missing(error)
+        yield urls
+
+
+# Postgres
+
+
+class MakeDatabase(Protocol):
+    def __call__(self, *, migrated: bool = True) -> str: ...
+
+
+@pytest.fixture(scope="session")
+def database_prefix(services: Urls) -> Iterator[str]:
+    """Begins the names of this session's databases; what dead sessions left behind is dropped."""
+    prefix = f"rota_test_{secrets.token_hex(4)}"
+    with psycopg.connect(services.store, autocommit=True, application_name=prefix) as connection:
+        for (name,) in connection.execute(
+            "SELECT datname FROM pg_database WHERE datname ~ '^rota_test_[0-9a-f]{8}_' AND NOT EXISTS"
+            " (SELECT FROM pg_stat_activity WHERE application_name = substr(datname::text, 1, 18))"
+        ).fetchall():
+            drop_database(services.store, name)
+        yield prefix
+
+
+@pytest.fixture(scope="session")
+def template_database(services: Urls, database_prefix: str) -> Iterator[str]:
+    """The name of a migrated database that the others are copied from."""
+    from rota.sched.store import open_store  # noqa: PLC0415 - tests that need no store can run without it
+
+    name = f"{database_prefix}_template"
+    url = create_database(services.store, name)
+    with contextlib.closing(open_store(url)) as store:
+        store.migrate()
+    yield name
+    drop_database(services.store, name)
+
+
+@pytest.fixture(scope="session")
+def _database_factory(
+    services: Urls, database_prefix: str, request: pytest.FixtureRequest
+) -> Callable[[bool], tuple[str, str]]:
+    def create(migrated: bool) -> tuple[str, str]:  # noqa: FBT001 - internal to this file
+        name = f"{database_prefix}_{secrets.token_hex(4)}"
+        template = request.getfixturevalue("template_database") if migrated else "template1"
+        return name, create_database(services.store, name, template)
+
+    return create
+
+
+@pytest.fixture
+def make_database(services: Urls, _database_factory: Callable[[bool], tuple[str, str]]) -> Iterator[MakeDatabase]:
+    """Makes databases that are dropped after the test; call it for the URL of a clean one, migrated or empty."""
+    names: list[str] = []
+
+    def make(*, migrated: bool = True) -> str:
+        name, url = _database_factory(migrated)
+        names.append(name)
+        return url
+
+    yield make
+    for name in names:
+        drop_database(services.store, name)
+
+
+@pytest.fixture
+def store_url(make_database: MakeDatabase) -> str:
+    """The URL of a clean, migrated database."""
+    return make_database()
+
+
+@pytest.fixture
+def empty_store_url(make_database: MakeDatabase) -> str:
+    """The URL of an empty database."""
+    return make_database(migrated=False)
+
+
+@pytest.fixture
+def database(store_url: str) -> str:
+    """The same as `store_url`, by another name."""
+    return store_url
+
+
+# RabbitMQ
+
+
+@pytest.fixture(scope="session")
+def management(services: Urls) -> Management:
+    """RabbitMQ's HTTP API."""
+    found = Management(services.broker, services.management)
+    if not found.answers():
+        missing(Missing("RabbitMQ's management API does not answer: set ROTA_TEST_BROKER_MANAGEMENT=http://..."))
+    return found
+
+
+@pytest.fixture
+def make_vhost(management: Management) -> Iterator[Callable[[], str]]:
+    """Makes vhosts that are deleted after the test; call it for the URL of an empty one."""
+    names: list[str] = []
+
+    def make() -> str:
+        names.append(f"rota_test_{secrets.token_hex(6)}")
+        return management.create_vhost(names[-1])
+
+    yield make
+    for name in names:
+        management.delete_vhost(name)
+
+
+@pytest.fixture
+def broker_url(make_vhost: Callable[[], str]) -> str:
+    """The URL of an empty vhost."""
+    return make_vhost()
+
+
+# Servers of one test's own
+
+
+@pytest.fixture
+def make_postgres(tmp_path: Path) -> Iterator[Callable[..., Postgres]]:
+    """Starts PostgreSQL servers that belong to this test; takes the arguments of `Postgres` but the folder."""
+    yield from _own(Postgres, tmp_path)
+
+
+@pytest.fixture
+def make_rabbitmq(tmp_path: Path) -> Iterator[Callable[..., RabbitMQ]]:
+    """Starts RabbitMQ nodes that belong to this test; takes the arguments of `RabbitMQ` but the folder."""
+    yield from _own(RabbitMQ, tmp_path)
+
+
+def _own(kind: type[Postgres] | type[RabbitMQ], folder: Path) -> Iterator[Callable[..., Any]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(**options: Any) -> Postgres | RabbitMQ:
+            server = kind(folder / secrets.token_hex(4), **options)
+            stack.callback(server.destroy)
+            try:
+                server.start()
+            except Missing as error:
+                missing(error)
+            return server
+
+        yield start
