@@ -126,6 +126,7 @@ class Standing:
     fence: int | None = None
     owner: int | None = None
     cancel_requested: bool = False
+    losses: int = 0
     seconds: float = 0.0
 
 

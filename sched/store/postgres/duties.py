@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rota.sched.ids import RunKey
 from rota.sched.model import LOSSES_LIMIT
-from rota.sched.store.postgres.text import PAST
+from rota.sched.store.postgres.text import PAST, tick
 from rota.sched.store.transaction import Query, Rows, Steps, transaction
 from rota.sched.store.values import Recovered
 
@@ -79,6 +80,14 @@ where r.state = 'waiting' and r.ready_at is null and not exists (
 returning 1
 """
 
+# A retry keeps its time. A run under another number has another message; a running one is recovery's business.
+READY_AGAIN = f"""
+update rota.run r set ready_at = least(r.ready_at, greatest(clock_timestamp(), r.retry_at))
+from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(dispatches)s::bigint[]) x(id, tick, xdispatch)
+where r.job_id = x.id and r.scheduled_for = x.tick and r.dispatch = x.xdispatch and r.state in ('waiting', 'retrying')
+returning r.job_id::text, {tick("r.scheduled_for")}
+"""
+
 FORGET = """
 delete from rota.member m where m.state <> 'live' and m.ended_at < clock_timestamp() - interval '2 days'
   and not exists (select from rota.run r where r.scheduler = m.id)
@@ -137,6 +146,21 @@ class DutyStatements:
         yield Query("delete from rota.key where until < clock_timestamp()")
         yield Query(FORGET)
         return [name for (name,) in old]
+
+    @transaction()
+    def ready_again(self, refs: Sequence[tuple[RunKey, int]]) -> Steps[set[RunKey]]:
+        """Has waiting and retrying runs dispatched anew whose message is gone; `refs` are (key, dispatch number).
+
+        Returns those that were set ready. The others need no message: ended, under another number, or running.
+        """
+        refs = sorted(refs)
+        params = {
+            "ids": [key.job_id for key, _ in refs],
+            "ticks": [key.scheduled_for for key, _ in refs],
+            "dispatches": [dispatch for _, dispatch in refs],
+        }
+        rows = yield Query(READY_AGAIN, params)
+        return {RunKey(*row) for row in rows}
 
 
 def make_days(first: int, last: int) -> Steps[None]:

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+import psycopg
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 import rota.sched.store.migrations as migrations
 from rota.sched.errors import UsageError
 from rota.sched.store.postgres.duties import DutyStatements
-from rota.sched.store.postgres.link import AsyncLink, Link, connect_options, translate
+from rota.sched.store.postgres.link import AsyncLink, Link, connect_options, drive, drive_async, translate
 from rota.sched.store.postgres.members import MemberStatements
 from rota.sched.store.postgres.reading import ReadingStatements
 from rota.sched.store.postgres.scheduling import SchedulingStatements
 from rota.sched.store.postgres.submission import WAKE_CHANNEL, SubmissionStatements
 from rota.sched.store.postgres.working import WorkingStatements
 from rota.sched.urls import mask
+
+if TYPE_CHECKING:
+    from rota.sched.store.transaction import Transaction
+
+T = TypeVar("T")
 
 
 class PostgresStore(
@@ -66,6 +73,25 @@ class PostgresStore(
         return create_async_engine(self._engine_url, **self._pool(purpose, size))
 
     @staticmethod
+    def drive(connection: sa.Connection, txn: Transaction[T]) -> T:
+        """Runs a transaction's statements as a part of the one that is open on `connection`."""
+        if not connection.in_transaction():
+            connection.begin()
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        return drive(driver, txn.steps())
+
+    @staticmethod
+    async def adrive(connection: AsyncConnection, txn: Transaction[T]) -> T:
+        """The asyncio twin of `drive`."""
+        if not connection.in_transaction():
+            await connection.begin()
+        raw = await connection.get_raw_connection()
+        driver = raw.driver_connection
+        assert isinstance(driver, psycopg.AsyncConnection)
+        return await drive_async(driver, txn.steps())
+
+    @staticmethod
     def _pool(purpose: str, size: int) -> dict[str, Any]:
         options = connect_options(purpose)
         del options["autocommit"]
@@ -80,7 +106,8 @@ class PostgresStore(
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
                 version = connection.execute(sa.text("select version_num from rota.migration")).scalar_one()
-            self.link("migrate").run(self.retain(0, 10_000, 0))
+            with closing(self.link("migrate")) as link:
+                link.run(self.retain(0, 10_000, 0))
             return str(version)
         except sa.exc.DBAPIError as error:
             raise translate(error.orig if isinstance(error.orig, Exception) else error) from None

@@ -33,7 +33,7 @@ select me.id, took.* from me left join took on true
 """
 
 LOOK = f"""
-select {_KEY}, r.state, r.dispatch, r.fence, r.owner, r.cancel_requested,
+select {_KEY}, r.state, r.dispatch, r.fence, r.owner, r.cancel_requested, r.losses,
   case r.state
     when 'retrying' then extract(epoch from r.retry_at - clock_timestamp())
     when 'running' then extract(epoch from m.beat_at - clock_timestamp()) + %(lease)s
@@ -118,7 +118,7 @@ class WorkingStatements:
         """Where runs stand, for deliveries that were not taken: zero rows is never "ack" by itself."""
         params = {"ids": [k.job_id for k in keys], "ticks": [k.scheduled_for for k in keys], "lease": lease}
         rows = yield Query(LOOK, params)
-        found = {RunKey(row[0], row[1]): Standing(RunKey(row[0], row[1]), *row[2:7], row[7] or 0.0) for row in rows}
+        found = {RunKey(row[0], row[1]): Standing(RunKey(row[0], row[1]), *row[2:8], row[8] or 0.0) for row in rows}
         return {key: found.get(key, Standing(key, None)) for key in keys}
 
     @transaction(pinned=True)

@@ -1,0 +1,308 @@
+"""The clients that programs and the command line use: submit, cancel, redrive, look.
+
+`Client` and `AsyncClient` differ only in how they run a plan; what a request does is in `sched/plans.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rota.sched import plans, requests
+from rota.sched.errors import RotaError
+from rota.sched.requests import JobRef, Submission, Submittable
+from rota.sched.store import open_store
+from rota.sched.when import Once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from datetime import datetime
+    from types import TracebackType
+    from typing import Self
+
+    from rota.sched.app import Call
+    from rota.sched.ids import RunKey
+    from rota.sched.plans import Plan
+    from rota.sched.store.protocols import Store, SyncLink
+    from rota.sched.store.reading import JobView
+    from rota.sched.store.transaction import Transaction
+    from rota.sched.store.values import Cancelled
+    from rota.sched.when import When
+
+__all__ = ["AsyncClient", "Client", "JobRef", "Submission"]
+
+T = TypeVar("T")
+
+CANCEL_REASON = "cancelled by a client"
+
+
+class Client:
+    """A synchronous client on a store. Threads may share it: their requests follow one another.
+
+    After a fork the child's client opens a connection of its own. Every method raises Unreachable where the store cannot
+    be reached, and NotMigrated where its schema is not the one this version needs.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._link = store.link("client")
+        self._inherited: list[SyncLink] = []
+
+    @classmethod
+    def open(cls, store_url: str) -> Self:
+        """A client of the store that `store_url` names. Connects at the first request. UsageError for a wrong URL."""
+        return cls(open_store(store_url))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection. The client opens another when it is used again."""
+        self._after_fork()
+        with self._lock:
+            self._link.close()
+
+    def submit(  # noqa: PLR0913 - the words of a submit
+        self,
+        call: Call,
+        when: When = Once(),  # noqa: B008 - immutable
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+        connection: object | None = None,
+    ) -> JobRef:
+        """Stores a job: `handler.call(...)`, now or at `when`. When this returns, it will run.
+
+        `key` makes it idempotent for 7 days, `name` (schedules only) as long as the schedule lives: the same request again
+        gives the same id with `duplicate`, another one raises Conflict. `queue` instead of the handler's. Raises
+        UsageError for what cannot be stored. Unreachable means that it is unknown whether it was stored, after four tries:
+        with a key it may be submitted again safely.
+
+        `connection`: a `psycopg.Connection`, or SQLAlchemy's `Connection` or `Session` over psycopg 3, whose transaction the
+        job becomes part of; the caller commits.
+        """
+        job = requests.new_job(call, when, key=key, name=name, queue=queue, tenant=tenant)
+        return self._do(plans.submitting(self.store, [job], borrowed=connection is not None), connection)[0]
+
+    def submit_many(self, items: Iterable[Submittable], *, connection: object | None = None) -> list[JobRef]:
+        """Stores many jobs: calls, (call, when) pairs or `Submission`s. One round trip for each 1000, in order.
+
+        All or none of each 1000 are stored, and of all in the caller's transaction (`connection`). Raises as `submit`.
+        """
+        jobs = plans.new_jobs(items)
+        return self._do(plans.submitting(self.store, jobs, borrowed=connection is not None), connection)
+
+    def cancel(self, target: str, *, running: bool = False, reason: str = CANCEL_REASON) -> Cancelled:
+        """Ends a job (id, unique prefix or name) with its runs that have not begun, or one run (JOB@T).
+
+        `running` also asks what runs to stop. Raises NotFound where there is no such job; one that has ended already gives
+        an answer whose `nothing` is true.
+        """
+        return self._do(plans.cancelling(self.store, target, running=running, reason=reason))
+
+    def get(self, target: str) -> JobView:
+        """What is known of a job: id, unique prefix or name. Raises NotFound."""
+        return self._do(plans.looking(self.store, target))
+
+    def redrive(  # noqa: PLR0913 - the filters of a redrive
+        self,
+        *runs: str | RunKey,
+        queue: str | None = None,
+        handler: str | None = None,
+        error: str | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        args: Mapping[str, Any] | None = None,
+        per_second: float | None = None,
+    ) -> list[RunKey]:
+        """Dead runs, again: those named (JOB@T), or the oldest `limit` that fit all filters; returns which.
+
+        Attempts start anew. `error` is text within reason or errors. `args` replaces the arguments, `per_second` spreads
+        the runs. Raises UsageError if nothing says which.
+        """
+        which = plans.dead_filter(runs, queue=queue, handler=handler, error=error, since=since, limit=limit)
+        text, rate = plans.args_or_none(args), plans.positive_rate(per_second)
+        return self._do(plans.redriving(self.store, runs, which, text, rate))
+
+    def discard(  # noqa: PLR0913 - the filters of a discard
+        self,
+        *runs: str | RunKey,
+        queue: str | None = None,
+        handler: str | None = None,
+        error: str | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+    ) -> list[RunKey]:
+        """Dead runs, settled for good: they go to history. Which, and what is raised: as for `redrive`."""
+        which = plans.dead_filter(runs, queue=queue, handler=handler, error=error, since=since, limit=limit)
+        return self._do(plans.discarding(self.store, runs, which))
+
+    def run(self, txn: Transaction[T]) -> T:
+        """Runs one of the store's transactions on this client's connection."""
+        return self._do(plans.single(txn))
+
+    def _do(self, plan: Plan[T], connection: object | None = None) -> T:
+        """Runs a plan to its end."""
+        step: Callable[[], Any] = plan.__next__
+        while True:
+            try:
+                order = step()
+            except StopIteration as done:
+                answer: T = done.value
+                return answer
+            try:
+                outcome = self._carry_out(order, connection)
+            except RotaError as error:
+                step = _throwing(plan, error)
+            else:
+                step = _sending(plan, outcome)
+
+    def _carry_out(self, order: Transaction[Any] | float, connection: object | None) -> Any:
+        if isinstance(order, float):
+            time.sleep(order)
+            return None
+        if connection is not None:
+            from rota.sched.store.postgres.borrowed import run_on  # noqa: PLC0415 - only who uses it pays for it
+
+            return run_on(connection, order)
+        self._after_fork()
+        with self._lock:
+            return self._link.run(order)
+
+    def _after_fork(self) -> None:
+        """A child must not speak, nor say goodbye, on its parent's connection."""
+        if self._pid != os.getpid():
+            self._inherited.append(self._link)
+            self._link = self.store.link("client")
+            self._lock = threading.Lock()
+            self._pid = os.getpid()
+
+
+class AsyncClient:
+    """The asyncio twin of `Client`. Tasks may share it; it belongs to one event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._link = store.async_link("client")
+
+    @classmethod
+    def open(cls, store_url: str) -> Self:
+        """A client of the store that `store_url` names. Connects at the first request. UsageError for a wrong URL."""
+        return cls(open_store(store_url))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connection. The client opens another when it is used again."""
+        await self._link.close()
+
+    async def submit(  # noqa: PLR0913 - the words of a submit
+        self,
+        call: Call,
+        when: When = Once(),  # noqa: B008 - immutable
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+        connection: object | None = None,
+    ) -> JobRef:
+        """As `Client.submit`; `connection` is psycopg's or SQLAlchemy's asyncio kind."""
+        job = requests.new_job(call, when, key=key, name=name, queue=queue, tenant=tenant)
+        refs = await self._do(plans.submitting(self.store, [job], borrowed=connection is not None), connection)
+        return refs[0]
+
+    async def submit_many(self, items: Iterable[Submittable], *, connection: object | None = None) -> list[JobRef]:
+        """As `Client.submit_many`."""
+        jobs = plans.new_jobs(items)
+        return await self._do(plans.submitting(self.store, jobs, borrowed=connection is not None), connection)
+
+    async def cancel(self, target: str, *, running: bool = False, reason: str = CANCEL_REASON) -> Cancelled:
+        """As `Client.cancel`."""
+        return await self._do(plans.cancelling(self.store, target, running=running, reason=reason))
+
+    async def get(self, target: str) -> JobView:
+        """As `Client.get`."""
+        return await self._do(plans.looking(self.store, target))
+
+    async def redrive(  # noqa: PLR0913 - the filters of a redrive
+        self,
+        *runs: str | RunKey,
+        queue: str | None = None,
+        handler: str | None = None,
+        error: str | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+        args: Mapping[str, Any] | None = None,
+        per_second: float | None = None,
+    ) -> list[RunKey]:
+        """As `Client.redrive`."""
+        which = plans.dead_filter(runs, queue=queue, handler=handler, error=error, since=since, limit=limit)
+        text, rate = plans.args_or_none(args), plans.positive_rate(per_second)
+        return await self._do(plans.redriving(self.store, runs, which, text, rate))
+
+    async def discard(  # noqa: PLR0913 - the filters of a discard
+        self,
+        *runs: str | RunKey,
+        queue: str | None = None,
+        handler: str | None = None,
+        error: str | None = None,
+        since: datetime | None = None,
+        limit: int = 1000,
+    ) -> list[RunKey]:
+        """As `Client.discard`."""
+        which = plans.dead_filter(runs, queue=queue, handler=handler, error=error, since=since, limit=limit)
+        return await self._do(plans.discarding(self.store, runs, which))
+
+    async def run(self, txn: Transaction[T]) -> T:
+        """As `Client.run`."""
+        return await self._do(plans.single(txn))
+
+    async def _do(self, plan: Plan[T], connection: object | None = None) -> T:
+        step: Callable[[], Any] = plan.__next__
+        while True:
+            try:
+                order = step()
+            except StopIteration as done:
+                answer: T = done.value
+                return answer
+            try:
+                outcome = await self._carry_out(order, connection)
+            except RotaError as error:
+                step = _throwing(plan, error)
+            else:
+                step = _sending(plan, outcome)
+
+    async def _carry_out(self, order: Transaction[Any] | float, connection: object | None) -> Any:
+        if isinstance(order, float):
+            await asyncio.sleep(order)
+            return None
+        if connection is not None:
+            from rota.sched.store.postgres.borrowed import run_on_async  # noqa: PLC0415 - only who uses it pays for it
+
+            return await run_on_async(connection, order)
+        return await self._link.run(order)
+
+
+def _throwing(plan: Plan[Any], error: RotaError) -> Callable[[], Any]:
+    return lambda: plan.throw(error)
+
+
+def _sending(plan: Plan[Any], outcome: object) -> Callable[[], Any]:
+    return lambda: plan.send(outcome)

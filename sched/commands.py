@@ -1,0 +1,197 @@
+"""Commands that services publish to `rota.submit`, from bytes to values, and the answers to them. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rota.sched import requests, schemas
+from rota.sched.app import Call, check_args
+from rota.sched.broker.messages import Outgoing
+from rota.sched.durations import instant
+from rota.sched.errors import NotFound, RotaError, UsageError
+from rota.sched.ids import new_job_id
+from rota.sched.plans import dead_filter
+from rota.sched.when import when_from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rota.sched.broker.messages import Delivery
+    from rota.sched.ids import RunKey
+    from rota.sched.store.values import Cancelled, DeadFilter, HandlerRow, NewJob
+    from rota.sched.when import When
+
+SUBMIT, CANCEL, REDRIVE = "job.submit", "job.cancel", "job.redrive"
+BODY_LIMIT = 512 * 1024
+"""Longest body of a command, in bytes."""
+_RESERVED = "rota."
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitCommand:
+    """`job.submit`. `scope` keeps the keys of different senders apart."""
+
+    handler: str
+    args: dict[str, Any]
+    when: When
+    key: str | None
+    scope: str
+    name: str | None
+    queue: str | None
+    tenant: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelCommand:
+    """`job.cancel` of a job or run."""
+
+    target: str
+    running: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveCommand:
+    """`job.redrive` of runs (JOB@T), or of what a filter describes. `args` is JSON text."""
+
+    runs: Sequence[str]
+    which: DeadFilter
+    args: str | None
+
+
+Command = SubmitCommand | CancelCommand | RedriveCommand
+
+
+def read(delivery: Delivery) -> Command:
+    """The command in a delivery. UsageError says what is wrong with it and how to write it."""
+    kind = delivery.properties.type
+    reader = _READERS.get(kind or "")
+    if reader is None:
+        raise UsageError(f"type property {kind!r} is no command: set it to one of {', '.join(_READERS)}, like the routing key")
+    reply_to = delivery.properties.reply_to
+    if reply_to is not None and reply_to.startswith(_RESERVED):
+        raise UsageError(f"reply_to {reply_to!r}: queues that begin with {_RESERVED!r} are Rota's own, use one of yours")
+    body = _parse(delivery.body)
+    schemas.check(kind, body)
+    return reader(body, delivery)
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    if len(body) > BODY_LIMIT:
+        raise UsageError(f"the body has {len(body)} bytes, the limit is {BODY_LIMIT}: pass a reference to large data")
+    try:
+        value = json.loads(body.decode(), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the body is not UTF-8 JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"the body is a JSON {type(value).__name__}: send an object")
+    return value
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _read_submit(body: dict[str, Any], delivery: Delivery) -> SubmitCommand:
+    sender, name = delivery.properties, body.get("name")
+    key = body.get("key")
+    if key is None and name is None:  # a name makes a schedule idempotent already
+        key = sender.message_id
+        if not key:
+            raise UsageError("no idempotency key: set the message_id property, or key in the body")
+    return SubmitCommand(
+        handler=body["handler"],
+        args=body.get("args") or {},
+        when=when_from_json(body.get("when")),
+        key=key,
+        scope=f"{sender.user_id or ''}/{sender.app_id or ''}",
+        name=name,
+        queue=body.get("queue"),
+        tenant=body.get("tenant"),
+    )
+
+
+def _read_cancel(body: dict[str, Any], _: Delivery) -> CancelCommand:
+    return CancelCommand(body["id"], bool(body.get("running")))
+
+
+def _read_redrive(body: dict[str, Any], _: Delivery) -> RedriveCommand:
+    runs = body.get("runs") or []
+    since = body.get("since")
+    which = dead_filter(
+        runs,
+        queue=body.get("queue"),
+        handler=body.get("handler"),
+        error=body.get("error"),
+        since=None if since is None else instant(since, "since"),
+        limit=body.get("limit", 1000),
+    )
+    args = body.get("args")
+    return RedriveCommand(runs, which, None if args is None else requests.args_text(args))
+
+
+_READERS = {SUBMIT: _read_submit, CANCEL: _read_cancel, REDRIVE: _read_redrive}
+
+
+def job_of(command: SubmitCommand, known: Mapping[str, HandlerRow]) -> NewJob:
+    """The job to be stored. NotFound for a handler that no worker announced, UsageError for what it cannot take."""
+    row = known.get(command.handler)
+    if row is None:
+        raise NotFound(
+            f"no worker has announced handler {command.handler!r}: check the name, or start a worker that has it first"
+        )
+    check_args(row.schema, command.args, row.name)
+    call = Call(row.name, command.args, row.queue)
+    return requests.new_job(
+        call,
+        command.when,
+        key=command.key,
+        scope=command.scope,
+        name=command.name,
+        queue=command.queue,
+        tenant=command.tenant,
+    )
+
+
+# Answers.
+
+
+def stored(job_id: str, *, duplicate: bool) -> dict[str, Any]:
+    """The answer to a submit."""
+    return {"ok": True, "job_id": job_id, "duplicate": duplicate}
+
+
+def cancelled(done: Cancelled) -> dict[str, Any]:
+    """The answer to a cancel: whether the job ended, how many runs ended, were asked to stop, and still run."""
+    return {"ok": True, "job": done.job, "runs": done.runs, "asked": done.asked, "running": done.running}
+
+
+def redriven(keys: Sequence[RunKey]) -> dict[str, Any]:
+    """The answer to a redrive: which dead runs were taken."""
+    return {"ok": True, "runs": [str(key) for key in keys]}
+
+
+def refused(error: RotaError) -> dict[str, Any]:
+    """The answer to what was not accepted."""
+    return {"ok": False, "error": {"code": error.code, "message": str(error)}}
+
+
+def reply(delivery: Delivery, answer: Mapping[str, Any]) -> Outgoing | None:
+    """The message that answers a delivery; None where the sender wants none.
+
+    Not mandatory: 3.10 returns what it has delivered to a direct reply-to.
+    """
+    sender = delivery.properties
+    if not sender.reply_to or sender.reply_to.startswith(_RESERVED):
+        return None
+    body = json.dumps(answer, ensure_ascii=True, separators=(",", ":")).encode()
+    return Outgoing(
+        "",
+        sender.reply_to,
+        body,
+        new_job_id(),
+        type="answer",
+        correlation_id=sender.correlation_id,
+        mandatory=False,
+    )

@@ -1,0 +1,166 @@
+"""What each request of a client does, written once for both kinds of client.
+
+A plan is a generator that yields what is to be done (one of the store's transactions, or a number of seconds to wait),
+is given the outcome, and returns the request's answer. It does no I/O; `sched/client.py` runs it, with a connection of
+its own or on the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rota.sched import requests
+from rota.sched.durations import utc
+from rota.sched.errors import NotFound, NotMigrated, Unreachable, UsageError
+from rota.sched.ids import RunKey, split_run
+from rota.sched.store.transaction import Transaction
+from rota.sched.store.values import Cancelled, DeadFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from rota.sched.requests import JobRef
+    from rota.sched.store.protocols import Store
+    from rota.sched.store.reading import JobView
+    from rota.sched.store.values import NewJob
+
+T = TypeVar("T")
+Plan = Generator[Transaction[Any] | float, Any, T]
+
+SUBMIT_PAUSES = (0.1, 0.4, 1.5)
+"""Seconds before each further try of a submit whose outcome is unknown."""
+
+
+def single(txn: Transaction[T]) -> Plan[T]:
+    """One transaction and its answer."""
+    answer: T = yield txn
+    return answer
+
+
+def submitting(store: Store, jobs: Sequence[NewJob], *, borrowed: bool) -> Plan[list[JobRef]]:
+    """Stores jobs. After a lost answer the same ids are sent again, so nothing is stored twice.
+
+    `borrowed`: in the caller's transaction, where there is nothing to try again.
+    """
+    refs: list[JobRef] = []
+    for batch in requests.batches(jobs):
+        if borrowed:
+            refs += yield requests.all_or_none(requests.storing(store, batch, own=False), batch)
+        else:
+            refs += yield from _surely(partial(_stored, store, batch))
+    return refs
+
+
+def _stored(store: Store, batch: Sequence[NewJob], repeated: bool) -> Transaction[list[JobRef]]:  # noqa: FBT001 - given by _surely
+    return requests.all_or_none(requests.storing(store, batch, repeated=repeated), batch)
+
+
+def _surely(attempt: Callable[[bool], Transaction[T]]) -> Plan[T]:
+    """Tries again while the outcome is unknown; `attempt` is told whether it is a repetition."""
+    repeated = False
+    for pause in SUBMIT_PAUSES:
+        try:
+            answer: T = yield attempt(repeated)
+        except NotMigrated:
+            raise
+        except Unreachable:
+            yield pause
+            repeated = True
+        else:
+            return answer
+    last: T = yield attempt(repeated)
+    return last
+
+
+def cancelling(store: Store, target: str, *, running: bool, reason: str) -> Plan[Cancelled]:
+    """Ends a job (id, unique prefix or name) or one run (JOB@T). NotFound where there is no such job."""
+    job, tick = split_run(target)
+    job_id = yield store.resolve(job)
+    cancelled: Cancelled = yield store.cancel(job_id, tick, running=running, reason=reason)
+    return cancelled
+
+
+def looking(store: Store, target: str) -> Plan[JobView]:
+    """What is known of a job. NotFound where there is no such job."""
+    job, _ = split_run(target)
+    job_id = yield store.resolve(job)
+    view: JobView | None = yield store.show(job_id)
+    if view is None:
+        raise NotFound(f"job {job_id} is not there: it has ended and its history was dropped, or it never was")
+    return view
+
+
+def redriving(
+    store: Store, runs: Sequence[str | RunKey], which: DeadFilter, args: str | None, per_second: float | None
+) -> Plan[list[RunKey]]:
+    """Dead runs, again."""
+    chosen = yield from _chosen(store, runs, which)
+    keys: list[RunKey] = yield store.redrive(chosen, args, per_second)
+    return keys
+
+
+def discarding(store: Store, runs: Sequence[str | RunKey], which: DeadFilter) -> Plan[list[RunKey]]:
+    """Dead runs, settled for good."""
+    chosen = yield from _chosen(store, runs, which)
+    keys: list[RunKey] = yield store.discard(chosen)
+    return keys
+
+
+def dead_filter(  # noqa: PLR0913 - the filters of a redrive
+    runs: Sequence[str | RunKey],
+    *,
+    queue: str | None = None,
+    handler: str | None = None,
+    error: str | None = None,
+    since: datetime | None = None,
+    limit: int = 1000,
+) -> DeadFilter:
+    """The dead runs that a request means. UsageError if it names none, or runs and filters together."""
+    filters = (queue, handler, error, since)
+    if not runs and all(each is None for each in filters):
+        raise UsageError("which dead runs? name them (JOB@SCHEDULED_FOR), or give queue, handler, error or since")
+    if runs and any(each is not None for each in filters):
+        raise UsageError("runs and filters together: name the runs, or describe them")
+    if type(limit) is not int or limit < 1:
+        raise UsageError(f"limit {limit!r} must be a whole number from 1 on")
+    return DeadFilter((), queue, handler, error, None if since is None else utc(since, "since"), limit)
+
+
+def _chosen(store: Store, runs: Sequence[str | RunKey], which: DeadFilter) -> Plan[DeadFilter]:
+    keys = []
+    for run in runs:
+        job, tick = (run.job_id, run.scheduled_for) if isinstance(run, RunKey) else split_run(run)
+        if tick is None:
+            raise UsageError(f"{job!r} names a job and not a run: write JOB@SCHEDULED_FOR, as `rota dead` prints it")
+        keys.append(RunKey((yield store.resolve(job)), tick))
+    return replace(which, keys=keys) if keys else which
+
+
+def positive_rate(per_second: float | None) -> float | None:
+    """A rate as the store takes it. UsageError for one that is not above zero."""
+    if per_second is not None and not 0 < per_second < float("inf"):
+        raise UsageError(f"per_second {per_second!r} must be above 0: how many runs a second")
+    return per_second
+
+
+def new_jobs(items: Iterable[object], scope: str = "") -> list[NewJob]:
+    """The jobs of a `submit_many`, in order; UsageError says which item is wrong."""
+    jobs = []
+    for n, item in enumerate(items):
+        s = requests.submission(item)
+        try:
+            jobs.append(
+                requests.new_job(s.call, s.when, key=s.key, scope=scope, name=s.name, queue=s.queue, tenant=s.tenant)
+            )
+        except UsageError as error:
+            raise UsageError(f"item {n}: {error}") from None
+    return jobs
+
+
+def args_or_none(args: Mapping[str, Any] | None) -> str | None:
+    """Replacement arguments of a redrive as JSON text."""
+    return None if args is None else requests.args_text(args)

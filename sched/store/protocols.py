@@ -1,0 +1,217 @@
+"""What a store is: one protocol for each role, and `Store`, which has them all.
+
+A method is a transaction: it returns a `Transaction`, which does nothing until a link runs it, and whose effect is all
+or none. If two writes must be atomic they are one method. Methods take and give batches. Times are the store's own.
+
+**Zero rows have a meaning**, and each method says which. What a conditional write returns is exactly what it wrote:
+a key that is missing was not written, because the row was gone, had another state or another fence. It is never an
+error and never a reason to acknowledge a message: the caller looks at the row (`look`) and settles by what it finds.
+
+Every transaction may be sent again after a lost answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import psycopg
+    import sqlalchemy as sa
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from rota.sched.ids import RunKey
+    from rota.sched.model import Dispatch
+    from rota.sched.store.transaction import Transaction
+    from rota.sched.store.values import (
+        Begun,
+        Cancelled,
+        Claimed,
+        DeadFilter,
+        End,
+        HandlerRow,
+        Lanes,
+        NewJob,
+        NewMember,
+        NextDue,
+        Owned,
+        Recovered,
+        Return,
+        Standing,
+        Submitted,
+    )
+
+T = TypeVar("T")
+
+
+class SyncLink(Protocol):
+    """A connection that runs transactions one after the other. One thread at a time."""
+
+    def run(self, txn: Transaction[T]) -> T:
+        """Begins, drives the steps, commits. Unreachable: the outcome is unknown. Other RotaErrors: nothing was written."""
+
+    def close(self) -> None:
+        """Closes it; the link opens itself again when it is used."""
+
+
+class AsyncLink(Protocol):
+    """The asyncio twin of SyncLink: tasks wait for each other."""
+
+    async def run(self, txn: Transaction[T]) -> T:
+        """Begins, drives the steps, commits. Unreachable: the outcome is unknown. Other RotaErrors: nothing was written."""
+
+    async def connection(self) -> psycopg.AsyncConnection[Any]:
+        """The open connection, for LISTEN."""
+
+    async def close(self) -> None:
+        """Closes it; the link opens itself again when it is used."""
+
+
+class Submission(Protocol):
+    """The future's way in, and what ends or repeats a life by a user's will."""
+
+    def submit(
+        self, jobs: Sequence[NewJob], *, repeated: bool = False, own_transaction: bool = True
+    ) -> Transaction[list[Submitted]]:
+        """Stores jobs, all or none, and answers each in order; no two of them have the same scope and key.
+
+        `repeated`: an earlier try with the same ids has an unknown outcome. `own_transaction` False: the commit is
+        the caller's and comes later.
+        """
+
+    def cancel(
+        self, job_id: str, scheduled_for: str | None, *, running: bool, reason: str
+    ) -> Transaction[Cancelled]:
+        """Ends a job, or one run of it. Nothing found: `Cancelled.nothing`; it has ended, or never was."""
+
+    def choose_dead(self, which: DeadFilter) -> Transaction[list[RunKey]]:
+        """The dead runs that a redrive or discard would take. None: nothing dead fits."""
+
+    def redrive(
+        self, which: DeadFilter, args: str | None = None, per_second: float | None = None
+    ) -> Transaction[list[RunKey]]:
+        """Dead runs, again. What is missing from the answer is not dead (any more)."""
+
+    def discard(self, which: DeadFilter) -> Transaction[list[RunKey]]:
+        """Dead runs, settled for good. What is missing from the answer is not dead (any more)."""
+
+
+class Scheduling(Protocol):
+    """From due to dispatched."""
+
+    def claim(self, member: int, lanes: Lanes, limit: int, per_lane: int) -> Transaction[Claimed]:
+        """Moves due ticks into runs under new dispatch numbers. No rows: nothing is due. Superseded: not live any more."""
+
+    def ready(self, member: int, parts: Sequence[int], limit: int) -> Transaction[list[Dispatch]]:
+        """Gives runs whose ready_at has come a new dispatch number. None: nothing is ready, or the member is not live."""
+
+    def sleep(self, member: int, lanes: Lanes, parts: Sequence[int], longest: float) -> Transaction[NextDue]:
+        """How long the scheduler may sleep, and the promise to look again then. 0 seconds for a member that is gone."""
+
+    def wake(self, member: int) -> Transaction[None]:
+        """Takes the promise back. Nothing to take back is no matter."""
+
+
+class Working(Protocol):
+    """From begun to ended; every write is fenced."""
+
+    def begin(
+        self, member: int, refs: Sequence[tuple[RunKey, int, bool]], *, alone: bool = False
+    ) -> Transaction[list[Begun]]:
+        """Takes runs under their dispatch numbers. What is missing was not taken: `look`. Superseded: not live any more."""
+
+    def look(self, keys: Sequence[RunKey], lease: float) -> Transaction[dict[RunKey, Standing]]:
+        """Where runs stand; every key is answered, with state None where there is no run."""
+
+    def finish(self, ends: Sequence[End]) -> Transaction[set[RunKey]]:
+        """Ends attempts for good. What is missing lost its fence, or was finished by an earlier try: `look`."""
+
+    def give_back(self, returns: Sequence[Return]) -> Transaction[set[RunKey]]:
+        """Ends attempts for now. What is missing lost its fence, or its cancel was asked for: `look`."""
+
+    def owned(self, member: int) -> Transaction[list[Owned]]:
+        """The runs that the store says this worker runs."""
+
+    def disown(self, owned: Sequence[Owned]) -> Transaction[int]:
+        """Sends runs back to waiting whose begin had no answer. Returns how many; the others went on by themselves."""
+
+
+class Membership(Protocol):
+    """Who takes part, what it can run, and its share."""
+
+    def join(self, new: NewMember) -> Transaction[int]:
+        """Enters a process under a new id."""
+
+    def beat(self, member: int, stats: Mapping[str, Any], watermark: int | None = None) -> Transaction[bool]:
+        """A heartbeat. False: not live any more; drop everything and join under a new id."""
+
+    def leave(
+        self, member: int, stats: Mapping[str, Any] | None = None, watermark: int | None = None
+    ) -> Transaction[None]:
+        """Ends a membership. One that is over already stays so."""
+
+    def partitions(self, member: int) -> Transaction[list[int]]:
+        """Takes and gives up partitions for even shares; returns those of the member. None: it is too many schedulers."""
+
+    def queues(self) -> Transaction[list[tuple[str, int]]]:
+        """Every queue that is not paused, with its cap on what is published and not begun."""
+
+    def announce(self, handlers: Sequence[HandlerRow], queues: Sequence[str]) -> Transaction[None]:
+        """Tells what a worker can run."""
+
+    def handlers(self, names: Sequence[str]) -> Transaction[dict[str, HandlerRow]]:
+        """The announced ones among `names`. What is missing no worker has ever announced."""
+
+
+class Duties(Protocol):
+    """Standing work that one scheduler does for all."""
+
+    def recover(self, member: int, lease: float, every: float) -> Transaction[Recovered]:
+        """One round of recovery. `ran` False: not due, or another scheduler has it."""
+
+    def retain(self, member: int, keep_days: int, every: float) -> Transaction[list[str]]:
+        """Makes and drops history's days. None dropped: nothing is old enough, or the duty was not due."""
+
+    def ready_again(self, refs: Sequence[tuple[RunKey, int]]) -> Transaction[set[RunKey]]:
+        """Has runs dispatched anew whose message was dead-lettered under this dispatch number.
+
+        What is missing needs no message from us: it has ended, has another number, or runs (recovery looks after it).
+        """
+
+
+class Store(Submission, Scheduling, Working, Membership, Duties, Reading, Protocol):
+    """All roles, the links that run their transactions, and the schema's migrations."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, with its password: for the driver only."""
+
+    @property
+    def masked_url(self) -> str:
+        """Where it is, for people and logs."""
+
+    @property
+    def wake_channel(self) -> str:
+        """The channel on which a submit wakes sleeping schedulers."""
+
+    def link(self, purpose: str) -> SyncLink:
+        """A connection of one's own, opened when it is used first."""
+
+    def async_link(self, purpose: str) -> AsyncLink:
+        """The asyncio twin of `link`."""
+
+    def engine(self, purpose: str, size: int) -> sa.Engine:
+        """A pool of `size` connections for handlers' transactions."""
+
+    def async_engine(self, purpose: str, size: int) -> AsyncEngine:
+        """The asyncio twin of `engine`."""
+
+    def migrate(self) -> str:
+        """Brings the schema up to date; idempotent and safe from many hosts at once. Returns its version then."""
+
+    def migration_sql(self) -> str:
+        """The statements that `migrate` would run on an empty store."""
+
+    def close(self) -> None:
+        """Ends what the store itself holds; links and engines belong to who opened them."""

@@ -1,0 +1,146 @@
+"""When a job runs: once, or on a schedule. Values that check themselves; pure.
+
+`at`, `after`, `cron` and `every` are what users write. JSON of them is what AMQP commands carry and the store keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
+
+from rota.sched.durations import instant, rfc3339, seconds
+from rota.sched.errors import UsageError
+from rota.sched.timing.policies import DstGap, DstOverlap, Misfire, Overlap
+
+SHORTEST = 0.1
+"""Shortest interval of a schedule, in seconds."""
+_LATER = {"buffer_one", "buffer_all", "cancel_other"}
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """One run: at an instant, some seconds after the submit, or (neither) now. The clock is the store's."""
+
+    at: datetime | None = None
+    after: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.at is not None and self.after is not None:
+            raise UsageError("a job runs either at an instant or after some seconds: give one of them")
+        if self.at is not None:
+            if not isinstance(self.at, datetime):
+                raise UsageError(f"at is {self.at!r}: give a datetime with a time zone")
+            if self.at.tzinfo is None or self.at.utcoffset() is None:
+                raise UsageError(f"at is {self.at.isoformat()}: it has no time zone, and no host's zone is guessed")
+            try:
+                object.__setattr__(self, "at", self.at.astimezone(UTC))
+            except OverflowError:
+                raise UsageError(f"at is {self.at.isoformat()}: out of range") from None
+        if self.after is not None:
+            object.__setattr__(self, "after", seconds(self.after, "after"))
+
+    def to_json(self) -> dict[str, Any]:
+        """As AMQP commands have it; empty for now."""
+        if self.at is not None:
+            return {"at": rfc3339(self.at)}
+        return {} if self.after is None else {"after": self.after}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A recurring job: a cron expression in a zone, or an interval in seconds, with its policies (docs/schedules.md)."""
+
+    cron: str | None = None
+    every: float | None = None
+    tz: str = "UTC"
+    dst_gap: DstGap = "run_after"
+    dst_overlap: DstOverlap = "first"
+    misfire: Misfire = "run_latest"
+    catchup_window: float | None = None
+    catchup_limit: int = 100
+    grace: float | None = None
+    overlap: Overlap = "allow"
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.cron is None) == (self.every is None):
+            raise UsageError("a schedule has either a cron expression or an interval: give one of them")
+        for name in ("every", "catchup_window", "grace", "jitter"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, seconds(value, name))
+        self._check_words()
+        self._check_numbers()
+        if self.cron is not None:
+            from rota.sched.timing import check_cron  # noqa: PLC0415 - timing reads schedules
+
+            check_cron(self.cron, self.tz)
+
+    def _check_words(self) -> None:
+        if self.overlap in _LATER:
+            raise UsageError(f"overlap={self.overlap!r} is not supported yet: use 'allow' or 'skip'")
+        words = (("dst_gap", DstGap), ("dst_overlap", DstOverlap), ("misfire", Misfire), ("overlap", Overlap))
+        for name, allowed in words:
+            if getattr(self, name) not in get_args(allowed):
+                raise UsageError(f"{name} is {getattr(self, name)!r}: use one of {', '.join(get_args(allowed))}")
+
+    def _check_numbers(self) -> None:
+        if self.every is not None and self.every < SHORTEST:
+            raise UsageError(f"every is {self.every!r}: the shortest interval is {SHORTEST} seconds")
+        if isinstance(self.catchup_limit, bool) or not isinstance(self.catchup_limit, int) or self.catchup_limit < 1:
+            raise UsageError(f"catchup_limit is {self.catchup_limit!r}: give a number of ticks, 1 or more")
+
+    def to_json(self) -> dict[str, Any]:
+        """What differs from the defaults; the store keeps it and `from_json` reads it."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Schedule:
+        """The schedule that `to_json` wrote. UsageError for unknown words."""
+        unknown = set(value) - {f.name for f in fields(cls)}
+        if unknown:
+            raise UsageError(f"unknown word {sorted(unknown)[0]!r} in schedule {value!r}")
+        return cls(**value)
+
+
+When = Once | Schedule
+
+
+def at(instant_: datetime) -> Once:
+    """Once, at an aware datetime; one in the past is due at once."""
+    return Once(at=instant_)
+
+
+def after(delay: float | str | timedelta) -> Once:
+    """Once, that long after the submit: seconds or text such as `5m`."""
+    return Once(after=seconds(delay, "after"))
+
+
+def cron(expression: str, *, tz: str = "UTC", **policies: Any) -> Schedule:
+    """On a cron expression in an IANA zone. Policies: see `Schedule`; durations may be text."""
+    return Schedule(cron=expression, tz=tz, **policies)
+
+
+def every(interval: float | str | timedelta, **policies: Any) -> Schedule:
+    """At a fixed interval from the submit on: seconds or text such as `30s`."""
+    return Schedule(every=seconds(interval, "every"), **policies)
+
+
+def when_from_json(value: dict[str, Any] | None) -> When:
+    """`when` of an AMQP command: absent or null is now. UsageError for what is none."""
+    if not value:
+        return Once()
+    if "at" in value:
+        _only(value, {"at"})
+        return Once(at=instant(value["at"], "when.at"))
+    if "after" in value:
+        _only(value, {"after"})
+        return Once(after=value["after"])
+    return Schedule.from_json(value)
+
+
+def _only(value: dict[str, Any], allowed: set[str]) -> None:
+    extra = sorted(set(value) - allowed)
+    if extra:
+        raise UsageError(f"when has {extra[0]!r} beside {sorted(allowed)[0]!r}: it belongs to schedules")

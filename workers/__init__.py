@@ -1,0 +1,1 @@
+"""The execution side of Rota: workers. Users import `rota`."""

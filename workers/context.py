@@ -1,0 +1,197 @@
+"""What a handler gets as `ctx`, and the transaction that commits its writes together with the run's completion."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from rota.sched.client import JobRef
+from rota.sched.errors import Refused, Superseded, UsageError
+from rota.sched.requests import new_job
+from rota.sched.store.values import End
+from rota.sched.when import Once, When
+from rota.workers.attempt import clean_json
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import sqlalchemy as sa
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from rota.sched.app import Call
+    from rota.sched.store.transaction import Transaction
+    from rota.sched.store.values import Submitted
+    from rota.workers.attempt import Attempt
+    from rota.workers.pools import Pools
+
+log = logging.getLogger(__name__)
+
+
+class RunContext:
+    """One attempt, as its handler sees it. Implements `rota.Context`."""
+
+    def __init__(self, attempt: Attempt, pools: Pools) -> None:
+        self._attempt = attempt
+        self._pools = pools
+        self._transaction: HandlerTransaction | None = None
+        timeout = attempt.handler.timeout
+        self.deadline = None if timeout is None else datetime.now(UTC) + timedelta(seconds=timeout)
+
+    def call(self) -> Any:
+        """Calls the handler with its arguments, and with this context if it asks for one."""
+        return self._attempt.handler.invoke(self, self._attempt.args)
+
+    @property
+    def job_id(self) -> str:
+        """The job's id."""
+        return self._attempt.job.key.job_id
+
+    @property
+    def scheduled_for(self) -> datetime:
+        """The nominal tick, UTC: together with `job_id` the identity of this run."""
+        return datetime.fromisoformat(self._attempt.job.key.scheduled_for)
+
+    @property
+    def attempt(self) -> int:
+        """Which execution this is, from 1. Executions that lost their worker do not count."""
+        return self._attempt.number
+
+    @property
+    def fence(self) -> int:
+        """Rises with every attempt of this run: a resource that keeps the highest can refuse a stale writer."""
+        return self._attempt.fence
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt and redrive of this run, and of no other."""
+        return str(self._attempt.job.key)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody asked to cancel, the worker drains past its time, or the deadline has passed."""
+        late = self.deadline is not None and datetime.now(UTC) > self.deadline
+        return self._attempt.cancelled or self._attempt.released or late
+
+    def transaction(self) -> HandlerTransaction:
+        """`with` in a sync handler gives a sqlalchemy Connection, `async with` in an async one an AsyncConnection.
+
+        Leaving it commits what was written there and the run's completion together, or neither. Raises Superseded,
+        with nothing written, if the run was taken away from this attempt meanwhile.
+        """
+        self._transaction = HandlerTransaction(self._attempt, self._pools)
+        return self._transaction
+
+    def result(self, value: Any) -> None:
+        """Sets the run's result (a JSON value), in a transaction where the handler's return value comes too late."""
+        json.dumps(value, allow_nan=False)
+        self._attempt.result = (value,)
+
+    def submit(self, call: Call, when: When | None = None, **options: Any) -> JobRef:
+        """Submits a job; inside a transaction of this context, with it.
+
+        In an async handler this waits for the store: use `await ctx.asubmit(...)` there.
+        """
+        job = new_job(call, when or Once(), **options)
+        open_transaction = self._transaction if self._transaction and self._transaction.connection else None
+        txn = self._pools.store.submit([job], own_transaction=open_transaction is None)
+        (answer,) = self._pools.run(txn) if open_transaction is None else open_transaction.run(txn)
+        return _reference(answer)
+
+    async def asubmit(self, call: Call, when: When | None = None, **options: Any) -> JobRef:
+        """`submit` for async handlers."""
+        job = new_job(call, when or Once(), **options)
+        open_transaction = self._transaction if self._transaction and self._transaction.aconnection else None
+        txn = self._pools.store.submit([job], own_transaction=open_transaction is None)
+        if open_transaction is None:
+            (answer,) = await self._pools.arun(txn)
+        else:
+            (answer,) = await open_transaction.arun(txn)
+        return _reference(answer)
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Tells how far it is; kept in the worker's log."""
+        if not 0 <= fraction <= 1:
+            raise UsageError(f"progress {fraction!r} is not from 0 to 1")
+        log.info("run %s is at %d %%: %s", self._attempt.job.key, fraction * 100, note)
+
+
+class HandlerTransaction:
+    """One database transaction of a handler, with the fenced finish as its last statement."""
+
+    def __init__(self, attempt: Attempt, pools: Pools) -> None:
+        self._attempt = attempt
+        self._pools = pools
+        self.connection: sa.Connection | None = None
+        self.aconnection: AsyncConnection | None = None
+
+    def run(self, txn: Transaction[list[Submitted]]) -> list[Submitted]:
+        """A store's transaction as a part of this one."""
+        assert self.connection is not None
+        return self._pools.store.drive(self.connection, txn)
+
+    async def arun(self, txn: Transaction[list[Submitted]]) -> list[Submitted]:
+        """The asyncio twin of `run`."""
+        assert self.aconnection is not None
+        return await self._pools.store.adrive(self.aconnection, txn)
+
+    def __enter__(self) -> sa.Connection:
+        self._once()
+        self.connection = self._pools.engine.connect()
+        return self.connection
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        connection = self.connection
+        assert connection is not None
+        try:
+            if error is None:
+                self._check(self._pools.store.drive(connection, self._finish()))
+                connection.commit()
+                self._attempt.completed = True
+            else:
+                connection.rollback()
+        finally:
+            self.connection = None
+            connection.close()
+
+    async def __aenter__(self) -> AsyncConnection:
+        self._once()
+        self.aconnection = await self._pools.async_engine.connect()
+        return self.aconnection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        connection = self.aconnection
+        assert connection is not None
+        try:
+            if error is None:
+                self._check(await self._pools.store.adrive(connection, self._finish()))
+                await connection.commit()
+                self._attempt.completed = True
+            else:
+                await connection.rollback()
+        finally:
+            self.aconnection = None
+            await connection.close()
+
+    def _once(self) -> None:
+        if self._attempt.completed:
+            raise Refused(f"run {self._attempt.job.key} is completed by an earlier transaction: it has room for one")
+
+    def _finish(self) -> Transaction[set[Any]]:
+        value = self._attempt.result
+        result = None if value is None else clean_json(json.dumps(value[0], ensure_ascii=False, allow_nan=False))
+        return self._pools.store.finish([End(self._attempt.job.key, self._attempt.fence, "succeeded", result=result)])
+
+    def _check(self, written: set[Any]) -> None:
+        if not written:
+            key = self._attempt.job.key
+            raise Superseded(f"run {key} was taken from attempt {self._attempt.number} (fence {self._attempt.fence})")
+
+
+def _reference(answer: Submitted) -> JobRef:
+    if answer.conflict:
+        raise Refused(f"{answer.conflict} was used with another request, for job {answer.job_id}")
+    return JobRef(answer.job_id, answer.duplicate)

@@ -1,0 +1,227 @@
+"""Deliveries on their way into the ledger: begin in batches, no more than there are slots.
+
+One begin is in flight; what arrives meanwhile is the next batch. A batch is bounded by the free slots and by what the
+slots ended in the last 50 ms, so that short runs keep the pipeline full and long ones are not hoarded. A run that has
+lost its worker twice is begun alone: nothing else runs in this worker then, and a third loss convicts only itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from rota.sched.broker.messages import Delivery, Outgoing
+from rota.sched.broker.topology import PARKED, queue_of
+from rota.sched.errors import Unreachable, UsageError
+from rota.sched.ids import RunKey
+from rota.sched.lifecycle import Backoff
+from rota.sched.message import decode
+from rota.workers.attempt import Attempt, Job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rota.sched.app import Handler
+    from rota.sched.broker.protocol import BrokerConsumer, BrokerPublisher
+    from rota.sched.store.protocols import AsyncLink, Store
+    from rota.sched.store.values import Begun
+    from rota.workers.settle import Settler
+
+log = logging.getLogger(__name__)
+
+_BATCH = 500
+_RECENT = 0.05
+UNKNOWN_SECONDS = 60.0
+"""How long the message of a handler that this worker does not have is set aside."""
+HERD_LOSSES = 2
+"""From so many losses on a run is begun alone."""
+
+
+class Intake:
+    """The inbox of one membership. `run` begins; `started(attempt, begun)` gets what the ledger gave."""
+
+    def __init__(  # noqa: PLR0913 - what it joins
+        self,
+        store: Store,
+        link: AsyncLink,
+        consumer: BrokerConsumer,
+        publisher: BrokerPublisher,
+        handlers: dict[str, Handler[..., Any]],
+        *,
+        member: int,
+        concurrency: int,
+        started: Callable[[Attempt, Begun], None],
+    ) -> None:
+        self._store = store
+        self._member = member
+        self._link = link
+        self._consumer = consumer
+        self._publisher = publisher
+        self._handlers = handlers
+        self._concurrency = concurrency
+        self._started = started
+        self._inbox: deque[Job] = deque()
+        self._alone: deque[Job] = deque()
+        self._ended: deque[float] = deque()
+        self._wake = asyncio.Event()
+        self.begin_lock = asyncio.Lock()
+        self.running: dict[tuple[RunKey, int], Attempt] = {}
+        self.unknown: set[str] = set()
+        self.open = True
+
+    @property
+    def waiting(self) -> int:
+        """Deliveries that have not begun."""
+        return len(self._inbox) + len(self._alone)
+
+    def receive(self, delivery: Delivery) -> None:
+        """A message has come; one that is not ours is parked with its reason."""
+        try:
+            work = decode(delivery.body)
+        except UsageError as error:
+            self._park(delivery, str(error))
+            return
+        key = RunKey(work.job_id, work.scheduled_for)
+        self.put(Job(delivery, work, key, queue_of(delivery.queue) or "", time.monotonic(), delivery.body))
+
+    def put(self, job: Job) -> None:
+        """A delivery to be begun (again)."""
+        self._inbox.append(job)
+        self._wake.set()
+
+    def over(self, attempt: Attempt) -> None:
+        """A slot is free."""
+        if self.running.pop((attempt.job.key, attempt.fence), None) is not None:
+            self._ended.append(time.monotonic())
+            self._wake.set()
+
+    def room(self) -> int:
+        """How many may begin now."""
+        if not self.open:
+            return 0
+        if any(a.losses >= HERD_LOSSES for a in self.running.values()):
+            return 0
+        if self._alone:
+            return 0 if self.running else 1
+        now = time.monotonic()
+        while self._ended and self._ended[0] < now - _RECENT:
+            self._ended.popleft()
+        return min(_BATCH, max(0, self._concurrency + len(self._ended) - len(self.running)))
+
+    async def run(self, settler: Settler) -> None:
+        """Begins until cancelled. Raises Superseded when this member is taken for dead."""
+        backoff = Backoff(0.1, 2.0)
+        while True:
+            if not self.waiting or not self.room():
+                self._wake.clear()
+                await self._pause()
+                continue
+            try:
+                await self._round(settler)
+                backoff.reset()
+            except Unreachable as error:
+                log.warning("%s deliveries wait for the store: %s", self.waiting, error)
+                await asyncio.sleep(backoff.pause())
+
+    async def _pause(self) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), 1.0)
+        except TimeoutError:
+            return
+
+    async def _round(self, settler: Settler) -> None:
+        alone = bool(self._alone)
+        source = self._alone if alone else self._inbox
+        batch = [source.popleft() for _ in range(min(self.room(), len(source)))]
+        batch = [job for job in batch if self._current(job)]
+        known = [job for job in batch if job.work.handler in self._handlers]
+        for job in batch:
+            if job.work.handler not in self._handlers:
+                self._set_aside(job, settler)
+        if not known:
+            return
+        try:
+            missed = await self._begin(known, alone=alone)
+            if missed:
+                await self._sort_out(missed, settler)
+        except Unreachable:
+            # Begun or not, we do not know: asked again, the ledger tells; what only it thinks begun is disowned.
+            (self._alone if alone else self._inbox).extendleft(reversed(known))
+            raise
+
+    def _current(self, job: Job) -> bool:
+        """Whether the broker still counts the delivery as ours; if not it comes again."""
+        return job.delivery is None or job.delivery.epoch == self._consumer.epoch
+
+    async def _begin(self, jobs: list[Job], *, alone: bool) -> list[Job]:
+        """One begin. Returns what the ledger did not give."""
+        by_key: dict[RunKey, Job] = {}
+        missed = []
+        for job in jobs:
+            if by_key.setdefault(job.key, job) is not job:
+                missed.append(job)  # a copy beside its original: it is looked at
+        refs = [(job.key, job.work.dispatch, job.work.args is None) for job in by_key.values()]
+        async with self.begin_lock:
+            begun = await self._link.run(self._store.begin(self._member, refs, alone=alone))
+            for b in begun:
+                self._start(by_key.pop(b.key), b)
+        return missed + list(by_key.values())
+
+    def _start(self, job: Job, b: Begun) -> None:
+        args = job.work.args if b.args is None else json.loads(b.args)
+        handler = self._handlers[job.work.handler]
+        attempt = Attempt(job, b.fence, b.attempt, b.losses, handler, args or {}, time.monotonic())
+        self.running[job.key, b.fence] = attempt
+        self._started(attempt, b)
+
+    async def _sort_out(self, missed: list[Job], settler: Settler) -> None:
+        """Not begun: to be begun alone, or settled by where the run stands."""
+        standings = await settler.look([job.key for job in missed])
+        for job in missed:
+            standing = standings[job.key]
+            same = standing.state == "waiting" and standing.dispatch == job.work.dispatch
+            if same and standing.losses >= HERD_LOSSES:
+                self._alone.append(job)
+                self._wake.set()
+            else:
+                settler.explain(job, standing)
+
+    def _set_aside(self, job: Job, settler: Settler) -> None:
+        """No such handler here: the run stays, its message comes back later, and status tells."""
+        if job.work.handler not in self.unknown:
+            log.error("no handler %r in this app for run %s: set aside, again in %s s", job.work.handler, job.key, UNKNOWN_SECONDS)
+            self.unknown.add(job.work.handler)
+        settler.defer(job, UNKNOWN_SECONDS)
+
+    def _park(self, delivery: Delivery, reason: str) -> None:
+        log.error("a message from %s is parked: %s", delivery.queue, reason)
+        message = Outgoing(PARKED, "", delivery.body, f"parked-{delivery.tag}", headers={"x-rota-error": reason[:500]})
+        self._publisher.publish(message, lambda outcome: self._parked(delivery, outcome.name == "CONFIRMED"))
+
+    def _parked(self, delivery: Delivery, stored: bool) -> None:  # noqa: FBT001 - the outcome
+        if stored:
+            self._consumer.ack(delivery)
+        else:
+            self._consumer.nack(delivery)
+
+    def give_back(self) -> None:
+        """Draining, or taken for dead: what has not begun goes back to its queue."""
+        self.open = False
+        for source in (self._inbox, self._alone):
+            while source:
+                job = source.popleft()
+                if job.delivery is not None:
+                    self._consumer.nack(job.delivery)
+
+    def give_back_old(self, seconds: float) -> None:
+        """What has waited longer than `seconds` goes back: the broker's ack timeout counts it too."""
+        before = time.monotonic() - seconds
+        old = [job for job in self._inbox if job.arrived < before]
+        for job in old:
+            self._inbox.remove(job)
+            if job.delivery is not None:
+                self._consumer.nack(job.delivery)

@@ -1,0 +1,306 @@
+"""A worker process: memberships one after the other, each with its intake, executor and settler.
+
+One asyncio loop, a heartbeat thread, handler threads, and three connections to the store: begin, finish, heartbeat,
+beside what handlers use. A worker that was taken for dead stops consuming at once, drops everything it holds and
+joins under a new id: its attempts are fenced, whatever they still write is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from rota.sched.broker.rabbitmq import Consumer, Publisher
+from rota.sched.broker.topology import work_queue
+from rota.sched.errors import RotaError, Superseded, Unreachable
+from rota.sched.heartbeat import Heartbeat
+from rota.sched.lifecycle import Backoff, every, stop_on_signals, until_first
+from rota.sched.stats import Stats
+from rota.sched.store import open_store
+from rota.sched.store.values import HandlerRow, NewMember
+from rota.sched.version import VERSION
+from rota.workers.attempt import Verdict, judge
+from rota.workers.context import RunContext
+from rota.workers.executor import Executor
+from rota.workers.family import run_children
+from rota.workers.intake import Intake
+from rota.workers.pools import Pools
+from rota.workers.settle import Settler
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rota.sched.app import App
+    from rota.sched.settings import Settings
+    from rota.sched.store.values import Begun
+    from rota.workers.attempt import Attempt
+    from rota.workers.executor import End
+
+log = logging.getLogger(__name__)
+
+GUARD_SECONDS = 600.0
+"""No delivery is held longer: a third of the broker's ack timeout of 30 minutes."""
+HAND_BACK_SECONDS = 3.0
+"""What a drain keeps of its time for handing back what still runs."""
+
+
+def run_worker(settings: Settings, app: App) -> int:
+    """Runs a worker until SIGTERM or SIGINT, then drains. Returns the exit code.
+
+    With `settings.processes` over 1 this process only looks after its children, each a member of its own.
+    Raises Unreachable (NotMigrated) if the store cannot be used at the start; later outages are waited out.
+    """
+    if settings.processes > 1:
+        return run_children(settings)
+    worker = Worker(settings, app)
+    code = asyncio.run(worker.run())
+    if worker.abandoned:
+        # A handler's thread cannot be stopped; its run is handed back and its fence is void.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+class Worker:
+    """The process. `run` is its whole life."""
+
+    def __init__(self, settings: Settings, app: App) -> None:
+        self._settings = settings
+        self._app = app
+        self._queues = sorted(settings.queues or {app.name, *(h.queue for h in app.handlers.values())})
+        self._store = open_store(settings.store)
+        self._begin_link = self._store.async_link("worker begin")
+        self._finish_link = self._store.async_link("worker finish")
+        self._pools = Pools(self._store, settings.concurrency)
+        self._stats = Stats()
+        self._publisher = Publisher(settings.broker, "rota worker publish")
+        self._consumer = Consumer(settings.broker, "rota worker consume", on_up=self._broker_up)
+        self._intake: Intake | None = None
+        self._settler: Settler | None = None
+        self._executor: Executor | None = None
+        self.abandoned = False
+
+    async def run(self) -> int:
+        """Joins, works, and leaves when asked to; joins anew after a loss."""
+        stop = stop_on_signals()
+        await self._begin_link.run(self._store.announce(self._handler_rows(), self._queues))
+        await self._publisher.start()
+        await self._consumer.start()
+        backoff = Backoff()
+        while not stop.is_set():
+            began = time.monotonic()
+            try:
+                await self._membership(stop)
+            except Superseded as error:
+                log.warning("%s; joining under a new id", error)
+            except Unreachable as error:
+                log.warning("no membership: %s", error)
+            if time.monotonic() - began > self._settings.lease:
+                backoff.reset()
+            if not stop.is_set():
+                await asyncio.sleep(backoff.pause())
+        await self._consumer.close()
+        await self._publisher.close()
+        await self._begin_link.close()
+        await self._finish_link.close()
+        if not self.abandoned:
+            await self._pools.close()
+        return 0
+
+    def _handler_rows(self) -> list[HandlerRow]:
+        return [HandlerRow(h.name, self._app.name, h.queue, h.schema) for h in self._app.handlers.values()]
+
+    async def _broker_up(self) -> None:
+        for drift in await self._consumer.declare():
+            log.warning("broker: %s differs from what Rota declares: %s", drift.name, drift.reason)
+        for queue in self._queues:
+            await self._consumer.declare_work_queue(queue)
+
+    async def _membership(self, stop: asyncio.Event) -> None:
+        """One life under one id."""
+        store, settings = self._store, self._settings
+        new = NewMember("worker", socket.gethostname(), os.getpid(), VERSION)
+        member = await self._begin_link.run(store.join(new))
+        log.info("worker %s joined, queues %s", member, ", ".join(self._queues))
+        intake = self._intake = Intake(
+            store,
+            self._begin_link,
+            self._consumer,
+            self._publisher,
+            self._app.handlers,
+            member=member,
+            concurrency=settings.concurrency,
+            started=self._started,
+        )
+        settler = self._settler = Settler(
+            store,
+            self._finish_link,
+            self._publisher,
+            self._consumer,
+            lease=settings.lease,
+            again=intake.put,
+            over=self._over,
+        )
+        executor = self._executor = Executor(
+            settings.concurrency, lambda attempt: RunContext(attempt, self._pools), self._ended
+        )
+        loop, lost = asyncio.get_running_loop(), asyncio.Event()
+        heart = Heartbeat(
+            store,
+            member,
+            settings.beat,
+            lambda: (self._figures(), None),
+            lambda: loop.call_soon_threadsafe(lost.set),
+        )
+        heart.start()
+        settling = asyncio.create_task(settler.run())
+        try:
+            for queue in self._queues:
+                await self._consumer.consume(work_queue(queue), self._prefetch, intake.receive)
+            await until_first(
+                stop_or(stop),
+                stop_or(lost),
+                intake.run(settler),
+                every(settings.beat, lambda: self._compare(member)),
+                every(10.0, self._guard),
+            )
+            if stop.is_set():
+                await self._drain(intake, settler, executor)
+                await self._finish_link.run(store.leave(member, self._figures()))
+                log.info("worker %s left", member)
+        finally:
+            await self._consumer.cancel()
+            intake.give_back()
+            self._drop(intake, executor)
+            settling.cancel()
+            await asyncio.gather(settling, return_exceptions=True)
+            await asyncio.to_thread(heart.stop)
+
+    @property
+    def _prefetch(self) -> int:
+        return self._settings.prefetch or max(64, 4 * self._settings.concurrency)
+
+    def _started(self, attempt: Attempt, begun: Begun) -> None:
+        self._stats.observe("schedule", begun.schedule_lag)
+        self._stats.observe("queue", begun.queue_lag)
+        assert self._executor is not None
+        self._executor.submit(attempt)
+
+    def _ended(self, ends: list[End]) -> None:
+        assert self._settler is not None
+        for attempt, value, error in ends:
+            if attempt.completed and error is not None:
+                log.warning("run %s is completed; raised afterwards: %r", attempt.job.key, error)
+            elif error is not None:
+                log.info("run %s attempt %s: %s: %s", attempt.job.key, attempt.number, type(error).__name__, error)
+            if attempt.released:
+                continue
+            self._stats.observe("run", time.monotonic() - attempt.begun)
+            self._settler.put(attempt, judge(attempt, value, error, random.random()))  # noqa: S311 - jitter
+
+    def _over(self, attempt: Attempt, kind: str | None) -> None:
+        if self._intake is not None:
+            self._intake.over(attempt)
+        if kind in {"succeeded", "dead", "cancelled"}:
+            self._stats.ended(kind)
+        elif kind is not None:
+            self._stats.ended(kind)
+
+    async def _compare(self, member: int) -> None:
+        """Compares what the store says we run with what we hold (rule 3), and learns of cancels."""
+        intake = self._intake
+        assert intake is not None
+        async with intake.begin_lock:
+            try:
+                owned = await self._finish_link.run(self._store.owned(member))
+                strangers = [o for o in owned if (o.key, o.fence) not in intake.running]
+                for o in owned:
+                    attempt = intake.running.get((o.key, o.fence))
+                    if attempt is not None and o.cancel_requested and not attempt.cancelled:
+                        attempt.cancelled = True
+                        log.info("run %s was asked to cancel", o.key)
+                if strangers:
+                    log.warning("%s runs were begun and the answer was lost: handed back", len(strangers))
+                    await self._finish_link.run(self._store.disown(strangers))
+            except Unreachable as error:
+                log.warning("comparing with the ledger: %s", error)
+
+    async def _guard(self) -> None:
+        """Replaces deliveries that are held for long by copies in the delay ladder; gives unbegun ones back."""
+        intake, settler = self._intake, self._settler
+        assert intake is not None
+        assert settler is not None
+        intake.give_back_old(GUARD_SECONDS)
+        before = time.monotonic() - GUARD_SECONDS
+        for attempt in list(intake.running.values()):
+            if attempt.job.delivery is not None and attempt.job.arrived < before:
+                settler.defer(attempt.job, GUARD_SECONDS)
+                attempt.job.arrived = time.monotonic()
+
+    async def _drain(self, intake: Intake, settler: Settler, executor: Executor) -> None:
+        """No new begins; what runs may end; what has not by then is handed back, with no attempt spent."""
+        log.info("draining: %s running, %s not begun", len(intake.running), intake.waiting)
+        patience = self._settings.drain_timeout
+        deadline = time.monotonic() + patience - min(HAND_BACK_SECONDS, patience / 2)
+        intake.open = False
+        await self._consumer.cancel()
+        intake.give_back()
+        for attempt in executor.unstarted():
+            self._release(settler, attempt)
+        while (intake.running or not settler.idle) and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        for attempt in list(intake.running.values()):
+            log.warning("run %s is handed back: it did not end in time", attempt.job.key)
+            self._release(settler, attempt)
+            executor.abandon(attempt)
+        deadline = time.monotonic() + min(HAND_BACK_SECONDS, patience / 2) * 0.7
+        while (intake.running or not settler.idle) and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        await self._publisher.flush(0.5)
+
+    @staticmethod
+    def _release(settler: Settler, attempt: Attempt) -> None:
+        if attempt.completed:
+            return
+        attempt.released = True
+        settler.put(attempt, Verdict("release"))
+
+    def _drop(self, intake: Intake, executor: Executor) -> None:
+        """The end of a membership: nothing it holds is ours any more."""
+        for attempt in list(intake.running.values()):
+            attempt.released = True
+            executor.abandon(attempt)
+            if attempt.job.delivery is not None:
+                self._consumer.nack(attempt.job.delivery)
+        executor.unstarted()
+        executor.close()
+        executor.join(0.5)
+        self.abandoned = self.abandoned or executor.busy
+
+    def _figures(self) -> Mapping[str, Any]:
+        """What the member row tells of us; called from the heartbeat thread too."""
+        intake = self._intake
+        degraded = []
+        if not (self._consumer.up and self._publisher.up):
+            degraded.append("broker")
+        if self._publisher.blocked:
+            degraded.append("broker_blocked")
+        if intake is not None and intake.unknown:
+            degraded.append("unknown_handler")
+        self._stats.set("degraded", degraded)
+        self._stats.set("running", len(intake.running) if intake else 0)
+        self._stats.set("held", self._consumer.held)
+        return self._stats.to_json()
+
+
+async def stop_or(event: asyncio.Event) -> None:
+    """Waits for an event."""
+    await event.wait()
