@@ -1,1 +1,76 @@
-class Context: pass
+"""What a handler may ask of its `ctx`. The real one is made by the worker; tests may pass their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from types import TracebackType
+
+    import sqlalchemy as sa
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from rota.sched.app import Call
+    from rota.sched.requests import JobRef
+    from rota.sched.when import When
+
+
+class BothTransaction(Protocol):
+    """`with` in a sync handler gives a Connection, `async with` in an async one an AsyncConnection."""
+
+    def __enter__(self) -> sa.Connection: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+    async def __aenter__(self) -> AsyncConnection: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+class Context(Protocol):
+    """One attempt of a run, as its handler sees it."""
+
+    @property
+    def job_id(self) -> str:
+        """The job's id."""
+
+    @property
+    def scheduled_for(self) -> datetime:
+        """The nominal tick, UTC: together with `job_id` the identity of this run."""
+
+    @property
+    def attempt(self) -> int:
+        """Which execution this is, from 1. Executions that lost their worker do not count."""
+
+    @property
+    def fence(self) -> int:
+        """Rises with every attempt of this run: a resource that keeps the highest can refuse a stale writer."""
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt and redrive of this run, and of no other."""
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When the handler's timeout ends (this host's clock), None without one."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the attempt should stop: it was cancelled, handed back, or is past its deadline."""
+
+    def transaction(self) -> BothTransaction:
+        """Commits the handler's writes and the run's completion together, or neither."""
+
+    def result(self, value: Any) -> None:
+        """Sets the run's result, a JSON value."""
+
+    def submit(self, call: Call, when: When | None = None, **options: Any) -> JobRef:
+        """Submits a job; inside a transaction of this context, with it. For sync handlers."""
+
+    async def asubmit(self, call: Call, when: When | None = None, **options: Any) -> JobRef:
+        """`submit` for async handlers."""
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Tells how far it is."""

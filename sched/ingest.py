@@ -8,7 +8,7 @@ harms no neighbour.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.sched import commands, plans, requests
 from rota.sched.broker.topology import SUBMIT
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from rota.sched.broker.protocol import BrokerConsumer, BrokerPublisher
     from rota.sched.plans import Plan
     from rota.sched.store.protocols import AsyncLink, Store
+    from rota.sched.store.transaction import Transaction
     from rota.sched.store.values import HandlerRow, NewJob, Submitted
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -163,3 +166,23 @@ class Ingest:
     def _refuse(self, delivery: Delivery, error: RotaError) -> None:
         self.counters["refused"] += 1
         self._inbox.aside(self._park_and_ack(delivery, error))
+
+    async def _answer_and_ack(self, delivery: Delivery, answer: Mapping[str, Any]) -> None:
+        message = commands.reply(delivery, answer)
+        if message is not None:
+            await self._inbox.answer(message, delivery)
+        self._consumer.ack(delivery)
+
+    async def _park_and_ack(self, delivery: Delivery, error: RotaError) -> None:
+        try:
+            await self._inbox.park(delivery, str(error))
+        except UsageError as too_big:
+            # Dead-lettering moves it to the same queue whatever its size, without our header.
+            log.warning("a refused command cannot be copied (%s), it is rejected: %s", too_big, error)
+            self._consumer.reject(delivery)
+            return
+        await self._answer_and_ack(delivery, commands.refused(error))
+
+
+def _always(order: Transaction[T]) -> Callable[[bool], Transaction[T]]:
+    return lambda _: order

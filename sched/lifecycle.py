@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -46,7 +46,7 @@ class Backoff:
         return pause * random.uniform(0.5, 1)  # noqa: S311 - jitter, no secret
 
 
-async def until_first(*parts: Coroutine[None, None, None]) -> None:
+async def until_first(*parts: Coroutine[Any, Any, object]) -> None:
     """Runs coroutines until the first ends, ends the others, and raises what the first raised."""
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:

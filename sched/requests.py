@@ -36,6 +36,7 @@ BATCH = 1000
 """Most jobs that are stored in one transaction."""
 
 _DEEPEST = 64
+_WIDEST = 1024
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False).encode
 
 
@@ -163,7 +164,10 @@ def _check_value(value: object, path: str, depth: int) -> None:
     elif isinstance(value, list | tuple):
         for n, each in enumerate(value):
             _check_value(each, f"{path}[{n}]", depth + 1)
-    elif value is not None and not isinstance(value, bool | int):
+    elif isinstance(value, int):
+        if value.bit_length() > _WIDEST:
+            raise UsageError(f"{path} is a whole number of more than {_WIDEST} bits: pass it as text")
+    elif value is not None:
         raise UsageError(f"{path} is {value!r:.80}, a {type(value).__name__}: arguments are JSON values")
 
 

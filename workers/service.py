@@ -28,7 +28,6 @@ from rota.sched.version import VERSION
 from rota.workers.attempt import Verdict, judge
 from rota.workers.context import RunContext
 from rota.workers.executor import Executor
-from rota.workers.family import run_children
 from rota.workers.intake import Intake
 from rota.workers.pools import Pools
 from rota.workers.settle import Settler
@@ -53,11 +52,8 @@ HAND_BACK_SECONDS = 3.0
 def run_worker(settings: Settings, app: App) -> int:
     """Runs a worker until SIGTERM or SIGINT, then drains. Returns the exit code.
 
-    With `settings.processes` over 1 this process only looks after its children, each a member of its own.
     Raises Unreachable (NotMigrated) if the store cannot be used at the start; later outages are waited out.
     """
-    if settings.processes > 1:
-        return run_children(settings)
     worker = Worker(settings, app)
     code = asyncio.run(worker.run())
     if worker.abandoned:
@@ -166,8 +162,8 @@ class Worker:
             for queue in self._queues:
                 await self._consumer.consume(work_queue(queue), self._prefetch, intake.receive)
             await until_first(
-                stop_or(stop),
-                stop_or(lost),
+                stop.wait(),
+                lost.wait(),
                 intake.run(settler),
                 every(settings.beat, lambda: self._compare(member)),
                 every(10.0, self._guard),
@@ -209,9 +205,7 @@ class Worker:
     def _over(self, attempt: Attempt, kind: str | None) -> None:
         if self._intake is not None:
             self._intake.over(attempt)
-        if kind in {"succeeded", "dead", "cancelled"}:
-            self._stats.ended(kind)
-        elif kind is not None:
+        if kind is not None:
             self._stats.ended(kind)
 
     async def _compare(self, member: int) -> None:
@@ -300,7 +294,3 @@ class Worker:
         self._stats.set("held", self._consumer.held)
         return self._stats.to_json()
 
-
-async def stop_or(event: asyncio.Event) -> None:
-    """Waits for an event."""
-    await event.wait()

@@ -23,14 +23,14 @@ class LaneBook:
     """The lanes of one scheduler."""
 
     def __init__(self) -> None:
-        self.parts: Sequence[int] = ()
+        self.parts: Sequence[int] = []
         self._lanes: list[tuple[int, str]] = []
         self._lows: dict[tuple[int, str], datetime] = {}
         self._next: tuple[int, str] | None = None
 
     def set(self, parts: Sequence[int], queues: Iterable[str]) -> None:
         """The partitions that are mine and the queues with room. What is new begins from the start."""
-        self.parts = tuple(parts)
+        self.parts = list(parts)
         # Queue by queue inside a partition would serve one queue's 64 lanes in a row; this way neighbours differ.
         lanes = [(part, queue) for part in self.parts for queue in sorted(queues)]
         if lanes != self._lanes:

@@ -134,8 +134,8 @@ class Scheduler:
         heart.start()
         try:
             await until_first(
-                self._wait(stop),
-                self._wait(lost),
+                stop.wait(),
+                lost.wait(),
                 every(settings.beat, lambda: self._share(member, lanes)),
                 every(SWEEP_SECONDS, lambda: self._sweep(lanes)),
                 every(DEPTH_SECONDS, lambda: self._measure(lanes)),
@@ -238,10 +238,6 @@ class Scheduler:
         except Unreachable as error:
             log.warning("%s: %s", what, error)
             return None
-
-    @staticmethod
-    async def _wait(event: asyncio.Event) -> None:
-        await event.wait()
 
     async def _broker_up(self) -> None:
         for drift in await self._publisher.declare():

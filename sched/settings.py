@@ -1,0 +1,105 @@
+"""The effective settings: one frozen, validated object. The environment is read here, at the entry points only."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from rota.sched.durations import seconds
+from rota.sched.errors import UsageError
+from rota.sched.ids import check_name
+from rota.sched.urls import mask
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DURATIONS = ("lease", "beat", "drain_timeout")
+_NUMBERS = {
+    "concurrency": (1, 10_000),
+    "processes": (1, 256),
+    "prefetch": (0, 65_535),
+    "batch": (1, 10_000),
+    "confirm_window": (1, 100_000),
+    "history_days": (1, 36_500),
+}
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Each is also an environment variable (`ROTA_` and its name in capitals). Durations in seconds, or text."""
+
+    store: str = ""
+    broker: str = ""
+    app: str = ""
+    lease: float = 15.0
+    beat: float = 5.0
+    concurrency: int = 16
+    processes: int = 1
+    queues: tuple[str, ...] = ()
+    prefetch: int = 0
+    drain_timeout: float = 30.0
+    batch: int = 500
+    confirm_window: int = 2000
+    history_days: int = 30
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        for name in _DURATIONS:
+            object.__setattr__(self, name, seconds(getattr(self, name), _variable(name)))
+        for name, (low, high) in _NUMBERS.items():
+            object.__setattr__(self, name, _number(name, getattr(self, name), low, high))
+        if isinstance(self.queues, str):
+            object.__setattr__(self, "queues", tuple(q for q in self.queues.replace(",", " ").split() if q))
+        for queue in self.queues:
+            check_name(queue, "queue")
+        if self.log_level not in LEVELS:
+            raise UsageError(f"ROTA_LOG_LEVEL is {self.log_level!r}: use one of {', '.join(LEVELS)}")
+        if not 0 < self.beat <= self.lease / 2:
+            raise UsageError(
+                f"ROTA_BEAT is {self.beat:g} s and ROTA_LEASE {self.lease:g} s: "
+                "a lease must last two heartbeats at least, or the living are taken for dead"
+            )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str], **overrides: Any) -> Settings:
+        """What the environment says, and over it the options that are not None. UsageError with name and value."""
+        found = {f.name: environ[_variable(f.name)] for f in fields(cls) if environ.get(_variable(f.name))}
+        return cls(**{**found, **{k: v for k, v in overrides.items() if v is not None}})  # type: ignore[arg-type]
+
+    def need(self, *names: str) -> Settings:
+        """These settings, if `names` are set; UsageError otherwise."""
+        for name in names:
+            if not getattr(self, name):
+                raise UsageError(f"no {name}: set {_variable(name)} or give --{name}, for example {_EXAMPLES[name]}")
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """All of them, with the passwords of URLs masked."""
+        value = asdict(self)
+        value["queues"] = list(self.queues)
+        for name in ("store", "broker"):
+            value[name] = mask(value[name]) if value[name] else None
+        value["app"] = self.app or None
+        return value
+
+
+_EXAMPLES = {
+    "store": "postgresql://rota:secret@127.0.0.1:5432/rota",
+    "broker": "amqp://rota:secret@127.0.0.1:5672/",
+    "app": "billing:app",
+}
+
+
+def _variable(name: str) -> str:
+    return f"ROTA_{name.upper()}"
+
+
+def _number(name: str, value: object, low: int, high: int) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        raise UsageError(f"{_variable(name)} is {value!r}: give a whole number from {low} to {high}") from None
+    if not low <= number <= high:
+        raise UsageError(f"{_variable(name)} is {number}: it must be from {low} to {high}")
+    return number

@@ -1,0 +1,103 @@
+"""A member's figures: counters of the day and histograms of lags, written with each heartbeat.
+
+`rota status` adds the members' figures up, so its totals never come from counting rows. The histograms have buckets
+that grow by a fifth, and two windows that take turns, so percentiles are those of the last five to ten minutes.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Lag = Literal["schedule", "queue", "run"]
+LAGS: tuple[Lag, ...] = ("schedule", "queue", "run")
+
+_STEP = math.log(1.2)
+_FIRST = 0.0005  # seconds: the end of the first bucket
+WINDOW = 300.0
+
+
+def bucket(seconds: float) -> int:
+    """The bucket of a lag; 0 holds everything up to half a millisecond."""
+    return 0 if seconds <= _FIRST else math.ceil(math.log(seconds / _FIRST) / _STEP)
+
+
+def upper(number: int) -> float:
+    """The largest lag of a bucket, in seconds."""
+    return _FIRST * math.exp(_STEP * number)
+
+
+class Stats:
+    """Thread-safe. Days are this host's UTC days: they only label counters."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._day = ""
+        self._ended: Counter[str] = Counter()
+        self._values: dict[str, Any] = {}
+        self._turned = time.monotonic()
+        self._windows: list[dict[str, Counter[int]]] = [self._window(), self._window()]
+
+    @staticmethod
+    def _window() -> dict[str, Counter[int]]:
+        return {lag: Counter() for lag in LAGS}
+
+    def ended(self, outcome: str, n: int = 1) -> None:
+        """Runs came to an end, or (retry, snooze, release) to an end for now."""
+        if n:
+            with self._lock:
+                self._turn_day()
+                self._ended[outcome] += n
+
+    def observe(self, lag: Lag, seconds: float, n: int = 1) -> None:
+        """One lag: schedule is claim after due, queue is begin after claim, run is the handler's time."""
+        with self._lock:
+            self._windows[0][lag][bucket(seconds)] += n
+
+    def set(self, name: str, value: Any) -> None:
+        """A value as it is now."""
+        with self._lock:
+            self._values[name] = value
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for the member row."""
+        with self._lock:
+            self._turn_day()
+            if time.monotonic() - self._turned > WINDOW:
+                self._turned = time.monotonic()
+                self._windows = [self._window(), self._windows[0]]
+            lag = {
+                name: {str(k): v for k, v in (self._windows[0][name] + self._windows[1][name]).items()} for name in LAGS
+            }
+            return {"day": self._day, "ended": dict(self._ended), "lag": lag, **self._values}
+
+    def _turn_day(self) -> None:
+        today = datetime.now(UTC).date().isoformat()
+        if today != self._day:
+            self._day = today
+            self._ended.clear()
+
+
+def percentiles(figures: Iterable[Mapping[str, Any]], lag: Lag) -> dict[str, float | None]:
+    """p50 and p99 (seconds) of a lag over the figures of several members; None where there is nothing."""
+    total: Counter[int] = Counter()
+    for each in figures:
+        total.update({int(k): int(v) for k, v in each.get("lag", {}).get(lag, {}).items()})
+    return {"p50": _quantile(total, 0.5), "p99": _quantile(total, 0.99)}
+
+
+def _quantile(histogram: Counter[int], share: float) -> float | None:
+    count = sum(histogram.values())
+    seen = 0
+    for number in sorted(histogram):
+        seen += histogram[number]
+        if seen >= share * count:
+            return round(upper(number), 6)
+    return None
