@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from rota.sched.ids import RunKey
     from rota.sched.plans import Plan
     from rota.sched.store.protocols import Store, SyncLink
-    from rota.sched.store.reading import JobView
     from rota.sched.store.transaction import Transaction
     from rota.sched.store.values import Cancelled
+    from rota.sched.store.views import JobView
     from rota.sched.when import When
 
 __all__ = ["AsyncClient", "Client", "JobRef", "Submission"]
@@ -70,10 +70,10 @@ class Client:
         with self._lock:
             self._link.close()
 
-    def submit(  # noqa: PLR0913 - the words of a submit
+    def submit(
         self,
         call: Call,
-        when: When = Once(),  # noqa: B008 - immutable
+        when: When = Once(),
         *,
         key: str | None = None,
         name: str | None = None,
@@ -114,7 +114,7 @@ class Client:
         """What is known of a job: id, unique prefix or name. Raises NotFound."""
         return self._do(plans.looking(self.store, target))
 
-    def redrive(  # noqa: PLR0913 - the filters of a redrive
+    def redrive(
         self,
         *runs: str | RunKey,
         queue: str | None = None,
@@ -134,7 +134,7 @@ class Client:
         text, rate = plans.args_or_none(args), plans.positive_rate(per_second)
         return self._do(plans.redriving(self.store, runs, which, text, rate))
 
-    def discard(  # noqa: PLR0913 - the filters of a discard
+    def discard(
         self,
         *runs: str | RunKey,
         queue: str | None = None,
@@ -172,7 +172,7 @@ class Client:
             time.sleep(order)
             return None
         if connection is not None:
-            from rota.sched.store.postgres.borrowed import run_on  # noqa: PLC0415 - only who uses it pays for it
+            from rota.sched.store.postgres.borrowed import run_on
 
             return run_on(connection, order)
         self._after_fork()
@@ -212,10 +212,10 @@ class AsyncClient:
         """Closes the connection. The client opens another when it is used again."""
         await self._link.close()
 
-    async def submit(  # noqa: PLR0913 - the words of a submit
+    async def submit(
         self,
         call: Call,
-        when: When = Once(),  # noqa: B008 - immutable
+        when: When = Once(),
         *,
         key: str | None = None,
         name: str | None = None,
@@ -241,7 +241,7 @@ class AsyncClient:
         """As `Client.get`."""
         return await self._do(plans.looking(self.store, target))
 
-    async def redrive(  # noqa: PLR0913 - the filters of a redrive
+    async def redrive(
         self,
         *runs: str | RunKey,
         queue: str | None = None,
@@ -257,7 +257,7 @@ class AsyncClient:
         text, rate = plans.args_or_none(args), plans.positive_rate(per_second)
         return await self._do(plans.redriving(self.store, runs, which, text, rate))
 
-    async def discard(  # noqa: PLR0913 - the filters of a discard
+    async def discard(
         self,
         *runs: str | RunKey,
         queue: str | None = None,
@@ -294,7 +294,7 @@ class AsyncClient:
             await asyncio.sleep(order)
             return None
         if connection is not None:
-            from rota.sched.store.postgres.borrowed import run_on_async  # noqa: PLC0415 - only who uses it pays for it
+            from rota.sched.store.postgres.borrowed import run_on_async
 
             return await run_on_async(connection, order)
         return await self._link.run(order)

@@ -43,7 +43,7 @@ class Void(RotaError):
 class Inbox:
     """Consumes one queue and hands batches to `flush`, one at a time. Belongs to the event loop."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what it joins
+    def __init__(
         self,
         queue: str,
         link: AsyncLink,

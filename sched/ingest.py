@@ -102,9 +102,9 @@ class Ingest:
             )
         except Void:
             raise
-        except RotaError as error:
+        except Exception as error:
             if len(jobs) == 1:
-                self._refuse(deliveries[0], error)
+                self._refuse(deliveries[0], _ours(error))
                 return
             for delivery, job in zip(deliveries, jobs, strict=True):
                 await self._keep([delivery], [job])
@@ -186,3 +186,11 @@ class Ingest:
 
 def _always(order: Transaction[T]) -> Callable[[bool], Transaction[T]]:
     return lambda _: order
+
+
+def _ours(error: Exception) -> RotaError:
+    """A fault that nobody foresaw concerns one job; its neighbours go on."""
+    if isinstance(error, RotaError):
+        return error
+    log.error("a submit failed", exc_info=error)
+    return RotaError(f"this job cannot be stored: {type(error).__name__}: {error}; see the scheduler's log")

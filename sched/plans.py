@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from rota.sched.requests import JobRef
     from rota.sched.store.protocols import Store
-    from rota.sched.store.reading import JobView
     from rota.sched.store.values import NewJob
+    from rota.sched.store.views import JobView
 
 T = TypeVar("T")
 Plan = Generator[Transaction[Any] | float, Any, T]
@@ -55,7 +55,7 @@ def submitting(store: Store, jobs: Sequence[NewJob], *, borrowed: bool) -> Plan[
     return refs
 
 
-def _stored(store: Store, batch: Sequence[NewJob], repeated: bool) -> Transaction[list[JobRef]]:  # noqa: FBT001 - given by _surely
+def _stored(store: Store, batch: Sequence[NewJob], repeated: bool) -> Transaction[list[JobRef]]:
     return requests.all_or_none(requests.storing(store, batch, repeated=repeated), batch)
 
 
@@ -110,7 +110,7 @@ def discarding(store: Store, runs: Sequence[str | RunKey], which: DeadFilter) ->
     return keys
 
 
-def dead_filter(  # noqa: PLR0913 - the filters of a redrive
+def dead_filter(
     runs: Sequence[str | RunKey],
     *,
     queue: str | None = None,

@@ -35,6 +35,7 @@ SCOPE_LIMIT = 600
 BATCH = 1000
 """Most jobs that are stored in one transaction."""
 
+_NOW = Once()
 _DEEPEST = 64
 _WIDEST = 1024
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False).encode
@@ -53,7 +54,7 @@ class Submission:
     """One item of `submit_many`, where a call and its time are not enough. The fields are those of `submit`."""
 
     call: Call
-    when: When = Once()
+    when: When = _NOW
     key: str | None = None
     name: str | None = None
     queue: str | None = None
@@ -72,7 +73,7 @@ def submission(item: object) -> Submission:
     return Submission(item)  # type: ignore[arg-type] - new_job tells what is wrong with it
 
 
-def new_job(  # noqa: PLR0913 - the words of a submit
+def new_job(
     call: Call,
     when: When,
     *,
@@ -152,18 +153,27 @@ def _check_value(value: object, path: str, depth: int) -> None:
         raise UsageError(f"{path[:200]} is nested more than {_DEEPEST} deep")
     if isinstance(value, str):
         _check_text(value, path)
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise UsageError(f"{path} is {value!r}, which JSON does not have: pass null or text")
     elif isinstance(value, dict):
         for key, each in value.items():
-            if not isinstance(key, str):
-                raise UsageError(f"{path} has the key {key!r:.80}: keys are text")
-            _check_text(key, f"a key of {path}")
+            _check_member(key, path)
             _check_value(each, f"{path}.{key}", depth + 1)
     elif isinstance(value, list | tuple):
         for n, each in enumerate(value):
             _check_value(each, f"{path}[{n}]", depth + 1)
+    else:
+        _check_scalar(value, path)
+
+
+def _check_member(key: object, path: str) -> None:
+    if not isinstance(key, str):
+        raise UsageError(f"{path} has the key {key!r:.80}: keys are text")
+    _check_text(key, f"a key of {path}")
+
+
+def _check_scalar(value: object, path: str) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise UsageError(f"{path} is {value!r}, which JSON does not have: pass null or text")
     elif isinstance(value, int):
         if value.bit_length() > _WIDEST:
             raise UsageError(f"{path} is a whole number of more than {_WIDEST} bits: pass it as text")

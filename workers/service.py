@@ -182,7 +182,7 @@ class Worker:
 
     @property
     def _prefetch(self) -> int:
-        return self._settings.prefetch or max(64, 4 * self._settings.concurrency)
+        return self._settings.prefetch or max(128, 4 * self._settings.concurrency)
 
     def _started(self, attempt: Attempt, begun: Begun) -> None:
         self._stats.observe("schedule", begun.schedule_lag)

@@ -21,7 +21,7 @@ from rota.sched.errors import (
     UsageError,
 )
 from rota.sched.requests import JobRef, Submission
-from rota.sched.version import VERSION as __version__
+from rota.sched.version import VERSION as __version__  # noqa: N811 - the name that the world expects
 from rota.sched.when import after, at, cron, every
 
 __all__ = [

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     import psycopg
     import sqlalchemy as sa
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
     from rota.sched.ids import RunKey
     from rota.sched.model import Dispatch
     from rota.sched.store.transaction import Transaction
@@ -41,6 +39,9 @@ if TYPE_CHECKING:
         Standing,
         Submitted,
     )
+    from rota.sched.store.views import Filter, JobView, Row, StatusView
+    from rota.sched.store.views import Filter, JobView, Row, StatusView
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 T = TypeVar("T")
 
@@ -180,6 +181,56 @@ class Duties(Protocol):
         """
 
 
+class Reading(Protocol):
+    """Looking, for people and programs; nothing is locked and nothing changes."""
+
+    def resolve(self, text: str) -> Transaction[str]:
+        """The full id for an id, a unique prefix or a name. NotFound for none, Refused for several."""
+
+    def show(self, job_id: str, past: int = 20) -> Transaction[JobView | None]:
+        """All that is known of a job. None: nothing is; it never was, or its history was dropped."""
+
+    def list_jobs(self, which: Filter) -> Transaction[list[Row]]:
+        """Jobs that have a future, by when they are due."""
+
+    def list_runs(self, which: Filter) -> Transaction[list[Row]]:
+        """Live runs, the latest claimed first."""
+
+    def list_history(self, which: Filter) -> Transaction[list[Row]]:
+        """Ended runs, the latest first."""
+
+    def list_dead(self, which: Filter) -> Transaction[list[Row]]:
+        """Dead runs, the latest first."""
+
+    def status(self) -> Transaction[StatusView]:
+        """One picture of everything."""
+
+
+class Reading(Protocol):
+    """What people and scripts look at. Nothing here counts a large table."""
+
+    def resolve(self, text: str) -> Transaction[str]:
+        """The full id that an id, a unique prefix or a schedule's name means. Raises NotFound, or Refused for many."""
+
+    def show(self, job_id: str, past: int = 20) -> Transaction[JobView | None]:
+        """All that is known of a job. None: nothing is."""
+
+    def list_jobs(self, which: Filter) -> Transaction[list[Row]]:
+        """Jobs that have a future."""
+
+    def list_runs(self, which: Filter) -> Transaction[list[Row]]:
+        """Live runs."""
+
+    def list_history(self, which: Filter) -> Transaction[list[Row]]:
+        """Ended runs."""
+
+    def list_dead(self, which: Filter) -> Transaction[list[Row]]:
+        """Dead runs."""
+
+    def status(self) -> Transaction[StatusView]:
+        """One picture of everything."""
+
+
 class Store(Submission, Scheduling, Working, Membership, Duties, Reading, Protocol):
     """All roles, the links that run their transactions, and the schema's migrations."""
 
@@ -206,6 +257,12 @@ class Store(Submission, Scheduling, Working, Membership, Duties, Reading, Protoc
 
     def async_engine(self, purpose: str, size: int) -> AsyncEngine:
         """The asyncio twin of `engine`."""
+
+    def drive(self, connection: sa.Connection, txn: Transaction[T]) -> T:
+        """Runs a transaction's statements as a part of the one that is open on `connection`."""
+
+    async def adrive(self, connection: AsyncConnection, txn: Transaction[T]) -> T:
+        """The asyncio twin of `drive`."""
 
     def migrate(self) -> str:
         """Brings the schema up to date; idempotent and safe from many hosts at once. Returns its version then."""

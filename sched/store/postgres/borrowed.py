@@ -8,11 +8,10 @@ import psycopg
 import sqlalchemy as sa
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import Session, scoped_session
-
 from rota.sched.errors import RotaError, UsageError
 from rota.sched.store.postgres.link import drive, drive_async, translate
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session, scoped_session
 
 if TYPE_CHECKING:
     from rota.sched.store.transaction import Transaction

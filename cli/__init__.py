@@ -1,0 +1,1 @@
+"""The command line, `rota`. Nothing here is for import by users."""

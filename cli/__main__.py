@@ -1,0 +1,5 @@
+"""`python -m rota.cli`."""
+
+from rota.cli.main import main
+
+main()

@@ -1,0 +1,69 @@
+"""Options that many commands share, and the way from them to settings and a client."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rota.sched.errors import UsageError
+from rota.sched.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rota.sched.client import Client
+
+Store = Annotated[str | None, typer.Option("--store", metavar="URL", help="Store, default ROTA_STORE.", show_default=False)]
+Broker = Annotated[str | None, typer.Option("--broker", metavar="URL", help="Broker, default ROTA_BROKER.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="For scripts: one JSON object, or one a line.")]
+Queue = Annotated[str | None, typer.Option("--queue", help="Only this queue.")]
+HandlerOption = Annotated[str | None, typer.Option("--handler", help="Only this handler.")]
+Tenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant.")]
+Since = Annotated[str | None, typer.Option("--since", metavar="T", help="From this instant on (RFC 3339), or 2h ago.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
+
+
+def settings(**overrides: Any) -> Settings:
+    """The environment's settings with a command's options over them."""
+    return Settings.from_env(os.environ, **overrides)
+
+
+def client(store: str | None) -> Client:
+    """A client of the effective store."""
+    from rota.sched.client import Client  # noqa: PLC0415 - keeps `rota --help` quick
+
+    return Client.open(settings(store=store).need("store").store)
+
+
+def json_object(text: str | None, what: str) -> dict[str, Any]:
+    """An option's JSON object; UsageError if it is none."""
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{what} is {text!r:.200}, not JSON: {error}; quote it, for example '{{\"n\": 1}}'") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"{what} is {text!r:.200}: give a JSON object, arguments have names")
+    return value
+
+
+def since(text: str | None) -> Any:
+    """An instant, or a duration before now by this host's clock."""
+    from datetime import UTC, datetime, timedelta  # noqa: PLC0415
+
+    from rota.sched.durations import instant, seconds  # noqa: PLC0415
+
+    if text is None:
+        return None
+    if text[-1:] in "smhdw" or text.isdigit():
+        return datetime.now(UTC) - timedelta(seconds=seconds(text, "--since"))
+    return instant(text, "--since")
+
+
+def examples(lines: Sequence[str]) -> str:
+    """The end of a command's help."""
+    return "Examples:\n\n\b\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,262 @@
+"""Commands that change jobs and runs: submit, cancel, redrive, discard."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rota.cli import common, output
+from rota.sched.errors import NotFound, RotaError, UsageError
+from rota.sched.ids import short
+
+if TYPE_CHECKING:
+    from rota.sched.client import Client
+    from rota.sched.when import When
+
+Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Job ids, unique beginnings, names, or runs JOB@T.")]
+Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Dead runs, JOB@T as `rota dead` prints them.")]
+ErrorText = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Only those whose errors contain this.")]
+
+
+def submit(  # noqa: PLR0913 - the words of a submit
+    handler: Annotated[str, typer.Argument(help="A handler that some worker has announced.")],
+    args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="Arguments, a JSON object.")] = None,
+    at: Annotated[str | None, typer.Option("--at", metavar="T", help="At this instant, RFC 3339 with an offset.")] = None,
+    in_: Annotated[str | None, typer.Option("--in", metavar="D", help="After this time: 90s, 5m, 26h.")] = None,
+    cron: Annotated[str | None, typer.Option("--cron", metavar="EXPR", help="On a cron expression.")] = None,
+    tz: Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="IANA zone of --cron, default UTC.")] = None,
+    every: Annotated[str | None, typer.Option("--every", metavar="D", help="At a fixed interval: 30s.")] = None,
+    misfire: Annotated[str | None, typer.Option(help="run_latest, run_earliest, run_all or skip.")] = None,
+    overlap: Annotated[str | None, typer.Option(help="allow or skip.")] = None,
+    jitter: Annotated[str | None, typer.Option(metavar="D", help="Spread ticks over this time.")] = None,
+    catchup_window: Annotated[str | None, typer.Option(metavar="D", help="Missed ticks older than this are skipped.")] = None,
+    catchup_limit: Annotated[int | None, typer.Option(help="At most so many missed ticks run.")] = None,
+    grace: Annotated[str | None, typer.Option(metavar="D", help="A tick this late is missed.")] = None,
+    dst_gap: Annotated[str | None, typer.Option(help="run_after, shift or skip.")] = None,
+    dst_overlap: Annotated[str | None, typer.Option(help="first, last, both or skip.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="A name, one job at a time has it.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Idempotency key: the same submit again is a duplicate.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", help="Queue, default the handler's.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Tenant.")] = None,
+    store: common.Store = None,
+    *,
+    json: common.Json = False,
+) -> None:
+    """Submit a job and print its id."""
+    from rota.sched.app import Call, check_args  # noqa: PLC0415
+
+    policies: dict[str, Any] = {
+        "misfire": misfire,
+        "overlap": overlap,
+        "jitter": jitter,
+        "catchup_window": catchup_window,
+        "catchup_limit": catchup_limit,
+        "grace": grace,
+        "dst_gap": dst_gap,
+        "dst_overlap": dst_overlap,
+    }
+    when = _when(at, in_, cron, tz, every, {k: v for k, v in policies.items() if v is not None})
+    values = common.json_object(args, "--args")
+    with common.client(store) as client:
+        row = _announced(client, handler)
+        check_args(row.schema, values, handler)
+        ref = client.submit(
+            Call(handler, values, queue or row.queue), when, key=key, name=name, queue=queue, tenant=tenant
+        )
+    if json:
+        output.emit({"job_id": ref.id, "duplicate": ref.duplicate})
+    else:
+        output.say(ref.id)
+
+
+def _when(  # noqa: PLR0913, PLR0917 - the options about time
+    at: str | None, in_: str | None, cron: str | None, tz: str | None, every: str | None, policies: dict[str, Any]
+) -> When:
+    from rota.sched.durations import instant, seconds  # noqa: PLC0415
+    from rota.sched.when import Once, Schedule  # noqa: PLC0415
+
+    if sum(each is not None for each in (at, in_, cron, every)) > 1:
+        raise UsageError("--at, --in, --cron and --every exclude each other: give one")
+    if tz is not None and cron is None:
+        raise UsageError(f"--tz {tz} belongs to --cron; an instant of --at carries its own offset")
+    if cron is not None:
+        return Schedule(cron=cron, tz=tz or "UTC", **policies)
+    if every is not None:
+        return Schedule(every=seconds(every, "--every"), **policies)
+    if policies:
+        raise UsageError(f"--{next(iter(policies)).replace('_', '-')} belongs to schedules: give --cron or --every")
+    if at is not None:
+        return Once(at=instant(at, "--at"))
+    return Once() if in_ is None else Once(after=seconds(in_, "--in"))
+
+
+def _announced(client: Client, handler: str) -> Any:
+    row = client.run(client.store.handlers([handler])).get(handler)
+    if row is None:
+        raise NotFound(
+            f"handler {handler!r} is not known: no worker has announced it. Check the name, or start a worker that has it"
+        )
+    return row
+
+
+def cancel(
+    ids: Ids,
+    store: common.Store = None,
+    *,
+    running: Annotated[bool, typer.Option("--running", help="Ask a running run to stop, too.")] = False,
+    json: common.Json = False,
+) -> None:
+    """End jobs, or single runs (JOB@T). What has not begun ends at once; what runs is left unless --running."""
+    failed = False
+    with common.client(store) as client:
+        for each in ids:
+            try:
+                done = client.cancel(each, running=running)
+            except RotaError as error:
+                if error.exit_code > 1:
+                    raise
+                failed = True
+                _refused(each, str(error), json=json)
+                continue
+            if done.nothing:
+                failed = True
+                left = "it is running: give --running" if done.running else "it has ended already"
+                _refused(each, f"{each}: nothing to cancel, {left}", json=json)
+            elif json:
+                output.emit({"id": each, "job": done.job, "runs": done.runs, "asked": done.asked, "running": done.running})
+            else:
+                parts = ["job ended"] * done.job + [f"{done.runs} runs ended"] * bool(done.runs)
+                parts += [f"{done.asked} running asked to stop"] * bool(done.asked)
+                output.say(f"{each}: {', '.join(parts)}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _refused(what: str, message: str, *, json: bool) -> None:
+    if json:
+        output.emit({"id": what, "error": message})
+    else:
+        print(f"rota: {message}", file=sys.stderr)  # noqa: T201
+
+
+def redrive(  # noqa: PLR0913 - filters
+    runs: Runs = None,
+    queue: common.Queue = None,
+    handler: common.HandlerOption = None,
+    error: ErrorText = None,
+    since: common.Since = None,
+    limit: common.Limit = 1000,
+    rate: Annotated[str | None, typer.Option("--rate", metavar="N/s", help="So many a second; default all at once.")] = None,
+    args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="Other arguments for them.")] = None,
+    store: common.Store = None,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print which.")] = False,
+    json: common.Json = False,
+) -> None:
+    """Run dead runs again: attempts start anew, errors are kept."""
+    values = None if args is None else common.json_object(args, "--args")
+    with common.client(store) as client:
+        which = _which(client, runs, queue, handler, error, since, limit)
+        if dry_run:
+            keys = client.run(client.store.choose_dead(which))
+        else:
+            from rota.sched.plans import args_or_none  # noqa: PLC0415
+
+            keys = client.run(client.store.redrive(which, args_or_none(values), _rate(rate)))
+    _tell(keys, "would be redriven" if dry_run else "redriven", runs, json=json)
+
+
+def discard(  # noqa: PLR0913 - filters
+    runs: Runs = None,
+    queue: common.Queue = None,
+    handler: common.HandlerOption = None,
+    error: ErrorText = None,
+    since: common.Since = None,
+    limit: common.Limit = 1000,
+    store: common.Store = None,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print which.")] = False,
+    json: common.Json = False,
+) -> None:
+    """Settle dead runs for good: they go to history as discarded."""
+    with common.client(store) as client:
+        which = _which(client, runs, queue, handler, error, since, limit)
+        keys = client.run(client.store.choose_dead(which) if dry_run else client.store.discard(which))
+    _tell(keys, "would be discarded" if dry_run else "discarded", runs, json=json)
+
+
+def _which(  # noqa: PLR0913, PLR0917 - filters
+    client: Client,
+    runs: list[str] | None,
+    queue: str | None,
+    handler: str | None,
+    error: str | None,
+    since: str | None,
+    limit: int,
+) -> Any:
+    from dataclasses import replace  # noqa: PLC0415
+
+    from rota.sched.ids import RunKey, split_run  # noqa: PLC0415
+    from rota.sched.plans import dead_filter  # noqa: PLC0415
+
+    which = dead_filter(
+        runs or [], queue=queue, handler=handler, error=error, since=common.since(since), limit=limit
+    )
+    keys = []
+    for run in runs or []:
+        job, tick = split_run(run)
+        if tick is None:
+            raise UsageError(f"{run!r} names a job, not a run: write JOB@T as `rota dead` prints it")
+        keys.append(RunKey(client.run(client.store.resolve(job)), tick))
+    return replace(which, keys=keys) if keys else which
+
+
+def _rate(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        rate = float(text.removesuffix("/s"))
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise UsageError(f"--rate is {text!r}: give a number above 0, for example 10/s")
+    return rate
+
+
+def _tell(keys: list[Any], verb: str, runs: list[str] | None, *, json: bool) -> None:
+    for key in keys:
+        if json:
+            output.emit({"job_id": key.job_id, "scheduled_for": key.scheduled_for, "done": verb})
+        else:
+            output.say(f"{short(key.job_id)}@{key.scheduled_for} {verb}")
+    missing = len(runs or []) - len(keys)
+    if missing > 0:
+        raise NotFound(f"{missing} of {len(runs or [])} runs are not among the dead: see `rota dead` and `rota show ID`")
+    if not keys and not json:
+        output.say("no dead run fits")
+
+
+def add(app: typer.Typer) -> None:
+    """Adds this module's commands."""
+    app.command(
+        epilog=common.examples(
+            [
+                "rota submit send_invoice --args '{\"invoice_id\": 7}' --key invoice-7",
+                "rota submit refresh --in 5m",
+                "rota submit refresh --at 2026-12-01T09:00:00+01:00",
+                "rota submit refresh --cron '0 2 * * *' --tz Europe/Paris --name nightly-refresh",
+            ]
+        )
+    )(submit)
+    app.command(epilog=common.examples(["rota cancel nightly-refresh", "rota cancel 0199c1d2-7b31-7c0e --running"]))(cancel)
+    app.command(
+        epilog=common.examples(
+            [
+                "rota redrive 0199c1d2-7b31-7c0e@2026-11-30T02:00:00.000000Z",
+                "rota redrive --handler send_invoice --error timeout --since 2h --rate 10/s",
+            ]
+        )
+    )(redrive)
+    app.command(epilog=common.examples(["rota discard --queue mail --since 7d --dry-run"]))(discard)

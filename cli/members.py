@@ -1,0 +1,123 @@
+"""Commands that set up the store and run members: migrate, scheduler, worker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rota.cli import common, logs, output
+
+if TYPE_CHECKING:
+    from rota.sched.settings import Settings
+
+Level = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
+Drain = Annotated[str | None, typer.Option("--drain-timeout", metavar="D", help="Longest drain after SIGTERM, default 30s.")]
+
+
+def migrate(
+    store: common.Store = None,
+    *,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the statements and change nothing.")] = False,
+    json: common.Json = False,
+) -> None:
+    """Bring the store's schema up to date. Idempotent, and safe from many hosts at once."""
+    from rota.sched.store import open_store  # noqa: PLC0415
+
+    settings = common.settings(store=store).need("store")
+    opened = open_store(settings.store)
+    if sql:
+        output.say(opened.migration_sql())
+        return
+    version = opened.migrate()
+    if json:
+        output.emit({"store": opened.masked_url, "version": version})
+    else:
+        output.say(f"{opened.masked_url} is at version {version}")
+
+
+def scheduler(
+    store: common.Store = None,
+    broker: common.Broker = None,
+    drain_timeout: Drain = None,
+    log_level: Level = None,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Log as JSON lines.")] = False,
+) -> None:
+    """Run a scheduler until SIGTERM, then drain."""
+    settings = common.settings(store=store, broker=broker, drain_timeout=drain_timeout, log_level=log_level)
+    settings.need("store", "broker")
+    logs.configure(settings.log_level, as_json=json)
+    from rota.sched.scheduler.service import run_scheduler  # noqa: PLC0415
+
+    raise typer.Exit(run_scheduler(settings))
+
+
+def worker(  # noqa: PLR0913 - the options of a worker
+    app: Annotated[str | None, typer.Argument(metavar="MODULE:app", help="The app, default ROTA_APP.")] = None,
+    store: common.Store = None,
+    broker: common.Broker = None,
+    queue: Annotated[list[str] | None, typer.Option("--queue", help="A queue to work on; default: those of the app.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Runs at a time in each process, default 16.")] = None,
+    processes: Annotated[int | None, typer.Option(help="Worker processes, default 1.")] = None,
+    prefetch: Annotated[int | None, typer.Option(help="Deliveries held at most; default 4 x concurrency, 128 at least.")] = None,
+    drain_timeout: Drain = None,
+    log_level: Level = None,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Log as JSON lines.")] = False,
+) -> None:
+    """Run a worker until SIGTERM, then drain."""
+    settings = common.settings(
+        app=app,
+        store=store,
+        broker=broker,
+        queues=tuple(queue) if queue else None,
+        concurrency=concurrency,
+        processes=processes,
+        prefetch=prefetch,
+        drain_timeout=drain_timeout,
+        log_level=log_level,
+    )
+    settings.need("store", "broker", "app")
+    logs.configure(settings.log_level, as_json=json)
+    from rota.workers.family import run_children  # noqa: PLC0415
+
+    _load(settings)
+    if settings.processes > 1:
+        raise typer.Exit(run_children(settings, work_as_json if json else work))
+    raise typer.Exit(_work(settings))
+
+
+def work(settings: Settings) -> int:
+    """What a child process of a worker does."""
+    logs.configure(settings.log_level)
+    return _work(settings)
+
+
+def work_as_json(settings: Settings) -> int:
+    """The same, logging JSON."""
+    logs.configure(settings.log_level, as_json=True)
+    return _work(settings)
+
+
+def _work(settings: Settings) -> int:
+    from rota.workers.service import run_worker  # noqa: PLC0415
+
+    return run_worker(settings, _load(settings))
+
+
+def _load(settings: Settings) -> Any:
+    from rota.sched.app import load_app  # noqa: PLC0415
+
+    return load_app(settings.app)
+
+
+def add(app: typer.Typer) -> None:
+    """Adds this module's commands."""
+    app.command(epilog=common.examples(["rota migrate", "rota migrate --sql > schema.sql"]))(migrate)
+    app.command(epilog=common.examples(["rota scheduler", "rota scheduler --drain-timeout 10s"]))(scheduler)
+    app.command(
+        epilog=common.examples(
+            ["rota worker billing:app", "rota worker billing:app --queue mail --concurrency 50 --processes 2"]
+        )
+    )(worker)

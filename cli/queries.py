@@ -1,0 +1,312 @@
+"""Commands that look: jobs, runs, history, dead, show, status, top, preview, config, schema."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rota.cli import common, output
+from rota.sched.errors import RotaError, UsageError
+from rota.sched.ids import short
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rota.sched.store.views import Filter, JobView, Row
+
+
+def _filter(**fields: Any) -> Filter:
+    from rota.sched.store.views import Filter  # noqa: PLC0415
+
+    return Filter(**{**fields, "since": common.since(fields.get("since"))})
+
+
+def jobs(  # noqa: PLR0913 - filters
+    queue: common.Queue = None,
+    handler: common.HandlerOption = None,
+    tenant: common.Tenant = None,
+    state: Annotated[str | None, typer.Option("--state", help="scheduled or paused.")] = None,
+    since: common.Since = None,
+    limit: common.Limit = 50,
+    store: common.Store = None,
+    *,
+    json: common.Json = False,
+) -> None:
+    """List jobs that have a future, by when they are due."""
+    _one_of(state, ("scheduled", "paused"))
+    which = _filter(queue=queue, handler=handler, tenant=tenant, state=state, since=since, limit=limit)
+    with common.client(store) as client:
+        rows = client.run(client.store.list_jobs(which))
+    if _as_json(rows, json=json):
+        return
+    output.table(
+        ["ID", "NAME", "HANDLER", "QUEUE", "NEXT RUN (UTC)", "SCHEDULE", "STATE"],
+        (
+            (short(r["id"]), r["name"], r["handler"], r["queue"], output.when(r["next_run_at"]), _schedule(r), _job_state(r))
+            for r in rows
+        ),
+        "no jobs",
+    )
+
+
+def runs(  # noqa: PLR0913 - filters
+    queue: common.Queue = None,
+    handler: common.HandlerOption = None,
+    tenant: common.Tenant = None,
+    state: Annotated[str | None, typer.Option("--state", help="waiting, running, retrying, or an outcome.")] = None,
+    job: Annotated[str | None, typer.Option("--job", help="Only this job's.")] = None,
+    since: common.Since = None,
+    limit: common.Limit = 50,
+    store: common.Store = None,
+    *,
+    history: Annotated[bool, typer.Option("--history", help="Ended runs, not the live ones.")] = False,
+    json: common.Json = False,
+) -> None:
+    """List live runs, or with --history (or an outcome as --state) ended ones."""
+    from rota.sched.model import OUTCOMES, STATES  # noqa: PLC0415
+
+    _one_of(state, STATES + OUTCOMES)
+    past = history or state in OUTCOMES
+    with common.client(store) as client:
+        job_id = None if job is None else client.run(client.store.resolve(job))
+        which = _filter(queue=queue, handler=handler, tenant=tenant, state=state, job=job_id, since=since, limit=limit)
+        rows = client.run(client.store.list_history(which) if past else client.store.list_runs(which))
+    if _as_json(rows, json=json):
+        return
+    kind, at = ("outcome", "ended_at") if past else ("state", "begun_at")
+    output.table(
+        ["RUN", "HANDLER", "QUEUE", kind.upper(), "ATTEMPT", at.upper().replace("_", " "), "REASON"],
+        (
+            (output.run_id(r), r["handler"], r["queue"], r[kind], r["attempt"], output.when(r[at]), _reason(r))
+            for r in rows
+        ),
+        "no runs",
+    )
+
+
+def dead(  # noqa: PLR0913 - filters
+    queue: common.Queue = None,
+    handler: common.HandlerOption = None,
+    tenant: common.Tenant = None,
+    error: Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Only those whose errors contain this.")] = None,
+    since: common.Since = None,
+    limit: common.Limit = 50,
+    store: common.Store = None,
+    *,
+    json: common.Json = False,
+) -> None:
+    """List runs that failed for good, until they are redriven or discarded."""
+    which = _filter(queue=queue, handler=handler, tenant=tenant, error=error, since=since, limit=limit)
+    with common.client(store) as client:
+        rows = client.run(client.store.list_dead(which))
+    if _as_json(rows, json=json):
+        return
+    output.table(
+        ["RUN", "HANDLER", "QUEUE", "ATTEMPTS", "DIED AT (UTC)", "REASON"],
+        (
+            (output.run_id(r), r["handler"], r["queue"], r["attempt"], output.when(r["died_at"]), r["reason"])
+            for r in rows
+        ),
+        "no dead runs",
+    )
+
+
+def show(
+    id: Annotated[str, typer.Argument(help="A job's id, a unique beginning of it, its name, or a run JOB@T.")],  # noqa: A002
+    store: common.Store = None,
+    *,
+    json: common.Json = False,
+) -> None:
+    """Show all that is known of a job: its future, its live runs, its dead ones, its past."""
+    with common.client(store) as client:
+        view = client.get(id)
+    if json:
+        output.emit(view.to_json())
+        return
+    for line in _picture(view):
+        output.say(line)
+
+
+def _picture(view: JobView) -> Iterator[str]:
+    yield f"job {view.id}: {view.state}"
+    if view.job:
+        j = view.job
+        yield f"  {j['handler']} on {j['queue']}, next at {j['next_run_at']}, {_schedule(j) or 'once'}"
+        yield f"  args {output.brief(j['args'], 200)}"
+        if j["paused"]:
+            yield f"  paused: {j['paused_reason']}"
+    for title, rows, kind in (("run", view.runs, "state"), ("dead", view.dead, None), ("past", view.history, "outcome")):
+        for r in rows:
+            word = "dead" if kind is None else r[kind]
+            yield f"{title} {output.run_id(r)}: {word}, attempt {r['attempt']}, {r['handler']} on {r['queue']}"
+            if _reason(r):
+                yield f"  {_reason(r)}"
+            for error in r["errors"] or []:
+                yield f"  attempt {error.get('attempt')}: {error.get('type')}: {error.get('message')}"
+
+
+def status(store: common.Store = None, *, json: common.Json = False) -> None:
+    """One picture: members, partitions, jobs, runs, queues, lags."""
+    with common.client(store) as client:
+        view = client.run(client.store.status())
+    if json:
+        output.emit(view.to_json())
+        return
+    from rota.cli.top import lines  # noqa: PLC0415
+
+    for line in lines(view):
+        output.say(line)
+
+
+def top(
+    store: common.Store = None,
+    interval: Annotated[str, typer.Option("--interval", metavar="D", help="Time between pictures.")] = "1s",
+) -> None:
+    """The status, live. `q` quits."""
+    from rota.cli.top import run_top  # noqa: PLC0415
+    from rota.sched.durations import seconds  # noqa: PLC0415
+
+    run_top(common.settings(store=store).need("store").store, max(0.1, seconds(interval, "--interval")))
+
+
+def preview(  # noqa: PLR0913 - options
+    expr: Annotated[str | None, typer.Argument(metavar="EXPR", help="A cron expression.")] = None,
+    tz: Annotated[str, typer.Option("--tz", metavar="ZONE", help="IANA zone.")] = "UTC",
+    after: Annotated[str | None, typer.Option("--after", metavar="T", help="Fires after this instant, default now.")] = None,
+    count: Annotated[int, typer.Option("--count", min=1, max=1000, help="How many.")] = 5,
+    batch: Annotated[str | None, typer.Option("--batch", metavar="FILE", help="JSON lines with expr, tz, after; - is stdin.")] = None,
+    *,
+    json: common.Json = False,
+) -> None:
+    """Print the next fires of a cron expression, local and UTC, clock changes marked. Needs no store."""
+    if batch is not None:
+        _preview_batch(batch, count)
+        return
+    if expr is None:
+        raise UsageError("which expression? rota preview '*/15 9-17 * * mon-fri' --tz Europe/Paris")
+    fires = _fires(expr, tz, after, count)
+    if json:
+        output.emit(
+            {
+                "fires": [_second(f.utc) for f in fires],
+                "local": [f.local.isoformat() for f in fires],
+                "notes": [f.note for f in fires],
+                "tz": tz,
+            }
+        )
+        return
+    output.table(["LOCAL", "UTC", "NOTE"], ((f.local.isoformat(), _second(f.utc), f.note) for f in fires), "never")
+
+
+def _fires(expr: str, tz: str, after: str | None, count: int) -> Any:
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    from rota.sched.durations import instant  # noqa: PLC0415
+    from rota.sched.timing import fires  # noqa: PLC0415
+    from rota.sched.when import Schedule  # noqa: PLC0415
+
+    start = datetime.now(UTC) if after is None else instant(after, "after")
+    return fires(Schedule(cron=expr, tz=tz), start, count)
+
+
+def _preview_batch(file: str, count: int) -> None:
+    import json as jsonlib  # noqa: PLC0415
+    from contextlib import nullcontext  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    try:
+        source = nullcontext(sys.stdin) if file == "-" else Path(file).open(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--batch {file}: {error.strerror}") from None
+    with source as lines:
+        for line in lines:
+            if not line.strip():
+                continue
+            try:
+                row = jsonlib.loads(line)
+                if not isinstance(row, dict) or not isinstance(row.get("expr"), str):
+                    raise UsageError(f"no expr in {line.strip()!r:.200}")
+                found = _fires(row["expr"], row.get("tz") or "UTC", row.get("after"), int(row.get("count") or count))
+                output.emit({"fires": [_second(f.utc) for f in found]})
+            except (RotaError, ValueError) as error:
+                output.emit({"error": str(error)})
+
+
+def _second(at: Any) -> str:
+    return str(at.strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+
+def config(store: common.Store = None, broker: common.Broker = None, *, json: common.Json = False) -> None:
+    """Print the effective settings, secrets masked."""
+    value = common.settings(store=store, broker=broker).to_json()
+    if json:
+        output.emit(value)
+        return
+    output.table(
+        ["SETTING", "VARIABLE", "VALUE"],
+        ((name, f"ROTA_{name.upper()}", each if each != [] else None) for name, each in value.items()),
+        "nothing",
+    )
+
+
+def schema(
+    name: Annotated[str | None, typer.Argument(help="Only this one.")] = None, *, json: common.Json = False
+) -> None:
+    """Print the JSON Schemas of AMQP messages, or one of them."""
+    import json as jsonlib  # noqa: PLC0415
+
+    from rota.sched import schemas  # noqa: PLC0415
+
+    names = schemas.names() if name is None else [name]
+    if name is not None and name not in schemas.names():
+        raise UsageError(f"there is no schema {name!r}: {', '.join(schemas.names())}")
+    for each in names:
+        output.say(jsonlib.dumps(schemas.schema(each), indent=None if json else 2))
+
+
+def _as_json(rows: list[Row], *, json: bool) -> bool:
+    if json:
+        for row in rows:
+            output.emit(row)
+    return json
+
+
+def _one_of(state: str | None, allowed: tuple[str, ...]) -> None:
+    if state is not None and state not in allowed:
+        raise UsageError(f"--state is {state!r}: use one of {', '.join(allowed)}")
+
+
+def _schedule(row: Row) -> str:
+    s = row["schedule"]
+    if not s:
+        return ""
+    return f"{s['cron']} {s.get('tz', 'UTC')}" if s.get("cron") else f"every {s['every']:g} s"
+
+
+def _job_state(row: Row) -> str:
+    return f"paused: {row['paused_reason']}" if row["paused"] else "scheduled"
+
+
+def _reason(row: Row) -> str:
+    if row.get("reason"):
+        return str(row["reason"])
+    errors = row.get("errors") or []
+    return f"{errors[-1].get('type')}: {errors[-1].get('message')}" if errors else ""
+
+
+def add(app: typer.Typer) -> None:
+    """Adds this module's commands."""
+    for command, lines in (
+        (jobs, ["rota jobs --queue mail", "rota jobs --state paused --json"]),
+        (runs, ["rota runs --state running", "rota runs --job nightly-refresh --history"]),
+        (dead, ["rota dead --handler send_invoice", "rota dead --error timeout --since 2h --json"]),
+        (show, ["rota show 0199c1d2-7b31-7c0e", "rota show nightly-refresh --json"]),
+        (status, ["rota status", "rota status --json"]),
+        (top, ["rota top", "rota top --interval 5s"]),
+        (preview, ["rota preview '*/15 9-17 * * mon-fri' --tz Europe/Paris --count 3", "rota preview --batch crons.jsonl"]),
+        (config, ["rota config --json"]),
+        (schema, ["rota schema job.submit"]),
+    ):
+        app.command(epilog=common.examples(lines))(command)  # type: ignore[type-var]
