@@ -42,7 +42,8 @@ CANCEL_REASON = "cancelled by a client"
 class Client:
     """A synchronous client on a store. Threads may share it: their requests follow one another.
 
-    After a fork the child's client opens a connection of its own. Every method raises Unreachable where the store cannot
+    After a fork the child's client opens a connection of its own. Every method raises Unreachable where the store
+    cannot
     be reached, and NotMigrated where its schema is not the one this version needs.
     """
 
@@ -61,7 +62,9 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -70,10 +73,10 @@ class Client:
         with self._lock:
             self._link.close()
 
-    def submit(
+    def submit(  # noqa: PLR0913 - the words of the request
         self,
         call: Call,
-        when: When = Once(),
+        when: When = Once(),  # noqa: B008 - immutable
         *,
         key: str | None = None,
         name: str | None = None,
@@ -83,12 +86,15 @@ class Client:
     ) -> JobRef:
         """Stores a job: `handler.call(...)`, now or at `when`. When this returns, it will run.
 
-        `key` makes it idempotent for 7 days, `name` (schedules only) as long as the schedule lives: the same request again
+        `key` makes it idempotent for 7 days, `name` (schedules only) as long as the schedule lives: the same request
+        again
         gives the same id with `duplicate`, another one raises Conflict. `queue` instead of the handler's. Raises
-        UsageError for what cannot be stored. Unreachable means that it is unknown whether it was stored, after four tries:
+        UsageError for what cannot be stored. Unreachable means that it is unknown whether it was stored, after four
+        tries:
         with a key it may be submitted again safely.
 
-        `connection`: a `psycopg.Connection`, or SQLAlchemy's `Connection` or `Session` over psycopg 3, whose transaction the
+        `connection`: a `psycopg.Connection`, or SQLAlchemy's `Connection` or `Session` over psycopg 3, whose
+        transaction the
         job becomes part of; the caller commits.
         """
         job = requests.new_job(call, when, key=key, name=name, queue=queue, tenant=tenant)
@@ -105,7 +111,8 @@ class Client:
     def cancel(self, target: str, *, running: bool = False, reason: str = CANCEL_REASON) -> Cancelled:
         """Ends a job (id, unique prefix or name) with its runs that have not begun, or one run (JOB@T).
 
-        `running` also asks what runs to stop. Raises NotFound where there is no such job; one that has ended already gives
+        `running` also asks what runs to stop. Raises NotFound where there is no such job; one that has ended already
+        gives
         an answer whose `nothing` is true.
         """
         return self._do(plans.cancelling(self.store, target, running=running, reason=reason))
@@ -114,7 +121,7 @@ class Client:
         """What is known of a job: id, unique prefix or name. Raises NotFound."""
         return self._do(plans.looking(self.store, target))
 
-    def redrive(
+    def redrive(  # noqa: PLR0913 - the words of the request
         self,
         *runs: str | RunKey,
         queue: str | None = None,
@@ -127,7 +134,8 @@ class Client:
     ) -> list[RunKey]:
         """Dead runs, again: those named (JOB@T), or the oldest `limit` that fit all filters; returns which.
 
-        Attempts start anew. `error` is text within reason or errors. `args` replaces the arguments, `per_second` spreads
+        Attempts start anew. `error` is text within reason or errors. `args` replaces the arguments, `per_second`
+        spreads
         the runs. Raises UsageError if nothing says which.
         """
         which = plans.dead_filter(runs, queue=queue, handler=handler, error=error, since=since, limit=limit)
@@ -172,7 +180,7 @@ class Client:
             time.sleep(order)
             return None
         if connection is not None:
-            from rota.sched.store.postgres.borrowed import run_on
+            from rota.sched.store.postgres.borrowed import run_on  # noqa: PLC0415 - only who uses it pays for it
 
             return run_on(connection, order)
         self._after_fork()
@@ -212,10 +220,10 @@ class AsyncClient:
         """Closes the connection. The client opens another when it is used again."""
         await self._link.close()
 
-    async def submit(
+    async def submit(  # noqa: PLR0913 - the words of the request
         self,
         call: Call,
-        when: When = Once(),
+        when: When = Once(),  # noqa: B008 - immutable
         *,
         key: str | None = None,
         name: str | None = None,
@@ -241,7 +249,7 @@ class AsyncClient:
         """As `Client.get`."""
         return await self._do(plans.looking(self.store, target))
 
-    async def redrive(
+    async def redrive(  # noqa: PLR0913 - the words of the request
         self,
         *runs: str | RunKey,
         queue: str | None = None,
@@ -294,7 +302,7 @@ class AsyncClient:
             await asyncio.sleep(order)
             return None
         if connection is not None:
-            from rota.sched.store.postgres.borrowed import run_on_async
+            from rota.sched.store.postgres.borrowed import run_on_async  # noqa: PLC0415 - only who uses it pays for it
 
             return await run_on_async(connection, order)
         return await self._link.run(order)

@@ -16,7 +16,7 @@ from rota.sched.plans import dead_filter
 from rota.sched.when import when_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rota.sched.broker.messages import Delivery
     from rota.sched.ids import RunKey
@@ -65,13 +65,14 @@ Command = SubmitCommand | CancelCommand | RedriveCommand
 
 def read(delivery: Delivery) -> Command:
     """The command in a delivery. UsageError says what is wrong with it and how to write it."""
-    kind = delivery.properties.type
-    reader = _READERS.get(kind or "")
+    kind = delivery.properties.type or ""
+    reader = _READERS.get(kind)
     if reader is None:
-        raise UsageError(f"type property {kind!r} is no command: set it to one of {', '.join(_READERS)}, like the routing key")
+        words = ", ".join(_READERS)
+        raise UsageError(f"type property {kind!r} is no command: set it to one of {words}, like the routing key")
     reply_to = delivery.properties.reply_to
     if reply_to is not None and reply_to.startswith(_RESERVED):
-        raise UsageError(f"reply_to {reply_to!r}: queues that begin with {_RESERVED!r} are Rota's own, use one of yours")
+        raise UsageError(f"reply_to {reply_to!r}: queues named {_RESERVED}* are Rota's own, use one of yours")
     body = _parse(delivery.body)
     schemas.check(kind, body)
     return reader(body, delivery)
@@ -131,7 +132,11 @@ def _read_redrive(body: dict[str, Any], _: Delivery) -> RedriveCommand:
     return RedriveCommand(runs, which, None if args is None else requests.args_text(args))
 
 
-_READERS = {SUBMIT: _read_submit, CANCEL: _read_cancel, REDRIVE: _read_redrive}
+_READERS: dict[str, Callable[[dict[str, Any], Delivery], Command]] = {
+    SUBMIT: _read_submit,
+    CANCEL: _read_cancel,
+    REDRIVE: _read_redrive,
+}
 
 
 def job_of(command: SubmitCommand, known: Mapping[str, HandlerRow]) -> NewJob:

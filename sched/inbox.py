@@ -36,14 +36,14 @@ ERROR_LIMIT = 500
 """Longest text of that header, in characters."""
 
 
-class Void(RotaError):
+class Void(RotaError):  # noqa: N818 - nothing went wrong
     """The deliveries belong to somebody else by now."""
 
 
 class Inbox:
     """Consumes one queue and hands batches to `flush`, one at a time. Belongs to the event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the words of the request
         self,
         queue: str,
         link: AsyncLink,

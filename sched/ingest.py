@@ -102,7 +102,7 @@ class Ingest:
             )
         except Void:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - an unforeseen fault harms one job only
             if len(jobs) == 1:
                 self._refuse(deliveries[0], _ours(error))
                 return

@@ -55,7 +55,7 @@ def submitting(store: Store, jobs: Sequence[NewJob], *, borrowed: bool) -> Plan[
     return refs
 
 
-def _stored(store: Store, batch: Sequence[NewJob], repeated: bool) -> Transaction[list[JobRef]]:
+def _stored(store: Store, batch: Sequence[NewJob], repeated: bool) -> Transaction[list[JobRef]]:  # noqa: FBT001 - given by _surely
     return requests.all_or_none(requests.storing(store, batch, repeated=repeated), batch)
 
 
@@ -110,7 +110,7 @@ def discarding(store: Store, runs: Sequence[str | RunKey], which: DeadFilter) ->
     return keys
 
 
-def dead_filter(
+def dead_filter(  # noqa: PLR0913 - the words of the request
     runs: Sequence[str | RunKey],
     *,
     queue: str | None = None,

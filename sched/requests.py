@@ -12,7 +12,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rota.sched.app import Call
 from rota.sched.errors import Conflict, UsageError
@@ -70,10 +70,10 @@ def submission(item: object) -> Submission:
         return item
     if isinstance(item, tuple) and len(item) == 2:
         return Submission(*item)
-    return Submission(item)  # type: ignore[arg-type] - new_job tells what is wrong with it
+    return Submission(cast("Call", item))  # new_job tells what is wrong with it
 
 
-def new_job(
+def new_job(  # noqa: PLR0913 - the words of the request
     call: Call,
     when: When,
     *,
@@ -90,7 +90,10 @@ def new_job(
     """
     _check_kinds(call, when)
     check_name(call.handler, "handler")
-    queue = check_name(call.queue if queue is None else queue, "queue")
+    queue = call.queue if queue is None else queue
+    if queue is None:
+        raise UsageError(f"the call of {call.handler!r} has no queue: give one, or use handler.call(...)")
+    check_name(queue, "queue")
     if tenant is not None:
         check_name(tenant, "tenant")
     _check_identity(key, scope, name, when)
@@ -107,7 +110,8 @@ def args_text(args: Mapping[str, Any]) -> str:
     text = _dumps(args)
     size = len(text.encode())
     if size > ARGS_LIMIT:
-        raise UsageError(f"args have {size} bytes of JSON, the limit is {ARGS_LIMIT}: store them elsewhere and pass a reference")
+        remedy = "store them elsewhere and pass a reference"
+        raise UsageError(f"args have {size} bytes of JSON, the limit is {ARGS_LIMIT}: {remedy}")
     return text
 
 
@@ -138,7 +142,7 @@ def _check_identity(key: str | None, scope: str, name: str | None, when: When) -
     if isinstance(when, Once):
         raise UsageError(f"name {name!r} is for a schedule, and this job runs once: give a key to make it idempotent")
     if key is not None:
-        raise UsageError(f"name {name!r} and key {key!r}: a name makes a schedule idempotent already, leave out the key")
+        raise UsageError(f"name {name!r} and key {key!r}: a name makes it idempotent already, leave out the key")
 
 
 def _check_key(text: object, what: str, limit: int) -> None:
@@ -188,7 +192,7 @@ def _check_text(text: str, path: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         where = f"{path} contains a lone surrogate at position {error.start}"
-        raise UsageError(f"{where}, which is no Unicode text: decode the text properly or encode it as base64") from None
+        raise UsageError(f"{where}, which is no Unicode text: decode it properly or send base64") from None
 
 
 # Batches.

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         Submitted,
     )
     from rota.sched.store.views import Filter, JobView, Row, StatusView
-    from rota.sched.store.views import Filter, JobView, Row, StatusView
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 T = TypeVar("T")
@@ -50,7 +49,10 @@ class SyncLink(Protocol):
     """A connection that runs transactions one after the other. One thread at a time."""
 
     def run(self, txn: Transaction[T]) -> T:
-        """Begins, drives the steps, commits. Unreachable: the outcome is unknown. Other RotaErrors: nothing was written."""
+        """Begins, drives the steps, commits.
+
+        Unreachable: the outcome is unknown. Other RotaErrors: nothing was written.
+        """
 
     def close(self) -> None:
         """Closes it; the link opens itself again when it is used."""
@@ -60,7 +62,10 @@ class AsyncLink(Protocol):
     """The asyncio twin of SyncLink: tasks wait for each other."""
 
     async def run(self, txn: Transaction[T]) -> T:
-        """Begins, drives the steps, commits. Unreachable: the outcome is unknown. Other RotaErrors: nothing was written."""
+        """Begins, drives the steps, commits.
+
+        Unreachable: the outcome is unknown. Other RotaErrors: nothing was written.
+        """
 
     async def connection(self) -> psycopg.AsyncConnection[Any]:
         """The open connection, for LISTEN."""
@@ -102,10 +107,16 @@ class Scheduling(Protocol):
     """From due to dispatched."""
 
     def claim(self, member: int, lanes: Lanes, limit: int, per_lane: int) -> Transaction[Claimed]:
-        """Moves due ticks into runs under new dispatch numbers. No rows: nothing is due. Superseded: not live any more."""
+        """Moves due ticks into runs under new dispatch numbers.
+
+        No rows: nothing is due. Superseded: not live any more.
+        """
 
     def ready(self, member: int, parts: Sequence[int], limit: int) -> Transaction[list[Dispatch]]:
-        """Gives runs whose ready_at has come a new dispatch number. None: nothing is ready, or the member is not live."""
+        """Gives runs whose ready_at has come a new dispatch number.
+
+        None: nothing is ready, or the member is not live.
+        """
 
     def sleep(self, member: int, lanes: Lanes, parts: Sequence[int], longest: float) -> Transaction[NextDue]:
         """How long the scheduler may sleep, and the promise to look again then. 0 seconds for a member that is gone."""
@@ -120,7 +131,10 @@ class Working(Protocol):
     def begin(
         self, member: int, refs: Sequence[tuple[RunKey, int, bool]], *, alone: bool = False
     ) -> Transaction[list[Begun]]:
-        """Takes runs under their dispatch numbers. What is missing was not taken: `look`. Superseded: not live any more."""
+        """Takes runs under their dispatch numbers.
+
+        What is missing was not taken: `look`. Superseded: not live any more.
+        """
 
     def look(self, keys: Sequence[RunKey], lease: float) -> Transaction[dict[RunKey, Standing]]:
         """Where runs stand; every key is answered, with state None where there is no run."""
@@ -153,7 +167,10 @@ class Membership(Protocol):
         """Ends a membership. One that is over already stays so."""
 
     def partitions(self, member: int) -> Transaction[list[int]]:
-        """Takes and gives up partitions for even shares; returns those of the member. None: it is too many schedulers."""
+        """Takes and gives up partitions for even shares; returns those of the member.
+
+        None: it is too many schedulers.
+        """
 
     def queues(self) -> Transaction[list[tuple[str, int]]]:
         """Every queue that is not paused, with its cap on what is published and not begun."""
@@ -182,38 +199,13 @@ class Duties(Protocol):
 
 
 class Reading(Protocol):
-    """Looking, for people and programs; nothing is locked and nothing changes."""
-
-    def resolve(self, text: str) -> Transaction[str]:
-        """The full id for an id, a unique prefix or a name. NotFound for none, Refused for several."""
-
-    def show(self, job_id: str, past: int = 20) -> Transaction[JobView | None]:
-        """All that is known of a job. None: nothing is; it never was, or its history was dropped."""
-
-    def list_jobs(self, which: Filter) -> Transaction[list[Row]]:
-        """Jobs that have a future, by when they are due."""
-
-    def list_runs(self, which: Filter) -> Transaction[list[Row]]:
-        """Live runs, the latest claimed first."""
-
-    def list_history(self, which: Filter) -> Transaction[list[Row]]:
-        """Ended runs, the latest first."""
-
-    def list_dead(self, which: Filter) -> Transaction[list[Row]]:
-        """Dead runs, the latest first."""
-
-    def status(self) -> Transaction[StatusView]:
-        """One picture of everything."""
-
-
-class Reading(Protocol):
-    """What people and scripts look at. Nothing here counts a large table."""
+    """What people and scripts look at; nothing is locked, and nothing here counts a large table."""
 
     def resolve(self, text: str) -> Transaction[str]:
         """The full id that an id, a unique prefix or a schedule's name means. Raises NotFound, or Refused for many."""
 
     def show(self, job_id: str, past: int = 20) -> Transaction[JobView | None]:
-        """All that is known of a job. None: nothing is."""
+        """All that is known of a job. None: nothing is; it never was, or its history was dropped."""
 
     def list_jobs(self, which: Filter) -> Transaction[list[Row]]:
         """Jobs that have a future."""

@@ -24,8 +24,9 @@ _SAVE, _UNDO, _KEEP = "savepoint rota_step", "rollback to savepoint rota_step", 
 def run_on(connection: object, txn: Transaction[T]) -> T:
     """Runs a transaction's steps on the caller's connection and commits nothing.
 
-    `connection`: a `psycopg.Connection`, or SQLAlchemy's `Connection` or `Session` over psycopg. UsageError for anything
-    else, and for a connection that commits each statement by itself. Whatever is raised, the caller's transaction is as
+    `connection`: a `psycopg.Connection`, or SQLAlchemy's `Connection` or `Session` over psycopg. UsageError for
+    anything else, and for a connection that commits each statement by itself. Whatever is raised, the caller's
+    transaction is as
     it was before and can go on.
     """
     mine = _PlainRows(_driver(connection))
@@ -97,7 +98,8 @@ async def _async_driver(connection: object) -> psycopg.AsyncConnection[Any]:
             await connection.begin()
         connection = (await connection.get_raw_connection()).driver_connection
     if not isinstance(connection, psycopg.AsyncConnection):
-        raise _wrong(connection, "a psycopg.AsyncConnection, or SQLAlchemy's AsyncConnection or AsyncSession over psycopg 3")
+        wanted = "a psycopg.AsyncConnection, or SQLAlchemy's AsyncConnection or AsyncSession over psycopg 3"
+        raise _wrong(connection, wanted)
     _check_transaction(connection)
     return connection
 

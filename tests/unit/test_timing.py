@@ -1,0 +1,126 @@
+"""Ticks against an oracle of hard cases, and the plan of a claim."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rota.sched.durations import instant
+from rota.sched.errors import UsageError
+from rota.sched.ids import new_job_id
+from rota.sched.timing import advance, fires, first_tick, jitter_of, next_tick
+from rota.sched.timing.cron import parse
+from rota.sched.when import Schedule
+
+CASES = Path(__file__).parent.parent / "cases"
+ORACLE = [json.loads(line) for line in (CASES / "cron_oracle.jsonl").read_text().splitlines()]
+KNOWN_WRONG = {
+    "O146": "an offset of seconds (Monrovia before 1972): the repeated 30 seconds are not found",
+    "O260": "LW, the last working day of the month, is refused",
+}
+
+
+@pytest.mark.parametrize("row", ORACLE, ids=[row["id"] for row in ORACLE])
+def test_ticks_equal_the_oracle(row, request):
+    if row["id"] in KNOWN_WRONG:
+        request.applymarker(pytest.mark.xfail(reason=KNOWN_WRONG[row["id"]], strict=True))
+    after = instant(row["after"], "after")
+    if row["expected_utc"] is None and "malformed" in row["basis"]:
+        with pytest.raises(UsageError):
+            Schedule(cron=row["expr"], tz=row["tz"])
+        return
+    try:
+        schedule = Schedule(cron=row["expr"], tz=row["tz"])
+    except UsageError:
+        if row["expected_utc"] is None:
+            return  # an extension that is refused with a reason
+        raise
+    if row["expected_utc"] is None:
+        return
+    found = [f.utc.strftime("%Y-%m-%dT%H:%M:%SZ") for f in fires(schedule, after, len(row["expected_utc"]))]
+    assert found in [row["expected_utc"], row.get("or_utc")]
+
+
+def test_expressions_of_public_schedules_parse():
+    refused = []
+    for line in (CASES / "cron_expressions.tsv").read_text().splitlines()[1:]:
+        expression, dialect, *_ = line.split("\t")
+        if dialect == "vixie" and len(expression.split()) == 5 and not expression.startswith("*/0"):
+            try:
+                parse(expression)
+            except UsageError as error:
+                refused.append(str(error))
+    assert refused == []
+
+
+def test_an_expression_that_never_fires_is_refused():
+    with pytest.raises(UsageError, match="0 0 31 2 .* never fires"):
+        Schedule(cron="0 0 31 2 *")
+
+
+def test_an_unknown_zone_is_refused_with_a_suggestion():
+    with pytest.raises(UsageError, match="Europe/Pari"):
+        Schedule(cron="0 2 * * *", tz="Europe/Pariss")
+
+
+POLICIES = st.sampled_from(["run_latest", "run_earliest", "run_all", "skip"])
+START = datetime(2026, 1, 1, tzinfo=UTC)
+INSTANTS = st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+EXPRESSIONS = st.sampled_from(["* * * * *", "30 2 * * *", "0 */3 * * *", "15 0,1,2,3 * * sun", "*/7 1-3 29 2 *"])
+ZONES = st.sampled_from(["UTC", "Europe/Paris", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia"])
+
+
+@given(EXPRESSIONS, ZONES, INSTANTS)
+@settings(max_examples=150, deadline=None)
+def test_the_next_tick_is_after_its_instant(expression, tz, after):
+    schedule = Schedule(cron=expression, tz=tz)
+    tick = next_tick(schedule, after, after)
+    assert tick is not None
+    assert tick > after
+
+
+@given(st.integers(1, 3000), st.integers(0, 100_000), POLICIES, st.sampled_from([None, 60.0, 3600.0]))
+@settings(max_examples=150, deadline=None)
+def test_every_missed_tick_runs_or_is_told(every, late, policy, window):
+    schedule = Schedule(every=float(every), misfire=policy, catchup_window=window, catchup_limit=5)
+    now = START + timedelta(seconds=late)
+    plan = advance(schedule, "j", START, now, live=False)
+    assert plan.next is not None
+    assert plan.next > now
+    ticks = late // every + 1
+    told = [s.count for s in plan.skipped]
+    if None not in told:
+        assert len(plan.fire) + sum(told) == ticks
+    else:
+        assert ticks > 1000
+    assert len(plan.fire) <= 5
+    assert len(plan.skipped) <= 1
+
+
+def test_a_hundred_thousand_missed_ticks_stop_nothing():
+    schedule = Schedule(every=0.5)
+    plan = advance(schedule, "j", START, START + timedelta(days=30), live=False)
+    assert plan.fire == (START + timedelta(days=30),)
+    assert plan.skipped[0].count is None
+
+
+def test_an_overlap_is_skipped_with_its_reason():
+    plan = advance(Schedule(every=60.0, overlap="skip"), "j", START, START, live=True)
+    assert plan.fire == ()
+    assert "overlap" in plan.skipped[0].text()
+
+
+@given(st.floats(0, 10_000), st.integers(1, 5000))
+def test_jitter_is_below_the_gap_and_the_same_each_time(jitter, gap):
+    schedule, job = Schedule(every=float(gap), jitter=jitter), new_job_id()
+    first = jitter_of(schedule, job, START, START + timedelta(seconds=gap))
+    assert first == jitter_of(schedule, job, START, START + timedelta(seconds=gap))
+    assert timedelta(0) <= first <= timedelta(seconds=min(jitter, gap))
+
+
+def test_the_first_tick_of_an_interval_is_one_interval_away():
+    assert first_tick(Schedule(every=30.0), START) == START + timedelta(seconds=30)
