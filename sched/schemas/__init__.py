@@ -8,9 +8,9 @@ from importlib.resources import files
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError, best_match
 
 from rota.sched.errors import UsageError
+from rota.sched.schemas.explain import explain, first_of
 
 _NAMES = ("job.submit", "job.cancel", "job.redrive", "answer", "work", "event")
 
@@ -20,29 +20,27 @@ def names() -> list[str]:
     return list(_NAMES)
 
 
-@cache
-def _text(name: str) -> str:
-    return (files("rota.sched.schemas") / f"{name}.json").read_text(encoding="utf-8")
-
-
 def schema(name: str) -> dict[str, Any]:
-    """The schema `name`."""
+    """The schema `name`, a copy of its own. UsageError for a name that is not among `names()`."""
     value: dict[str, Any] = json.loads(_text(name))
     return value
+
+
+def check(name: str, value: object) -> None:
+    """Raises UsageError, with the path, the value and what to give instead, if `value` does not fit schema `name`."""
+    error = first_of(_validator(name).iter_errors(value))
+    if error is not None:
+        root = "" if error.absolute_path else "the message"
+        raise UsageError(f"not a {name} message: {explain(error, root)}; see `rota schema {name}`")
+
+
+@cache
+def _text(name: str) -> str:
+    if name not in _NAMES:
+        raise UsageError(f"there is no schema {name!r}: use one of {', '.join(_NAMES)}")
+    return (files("rota.sched.schemas") / f"{name}.json").read_text(encoding="utf-8")
 
 
 @cache
 def _validator(name: str) -> Any:
     return Draft202012Validator(schema(name))
-
-
-def check(name: str, value: object) -> None:
-    """Raises UsageError, with path and value, if `value` does not fit the schema `name`."""
-    error = best_match(_validator(name).iter_errors(value))
-    if error is not None:
-        raise UsageError(f"not a {name} message: {_explain(error)}; see `rota schema {name}`")
-
-
-def _explain(error: ValidationError) -> str:
-    path = ".".join(str(each) for each in error.absolute_path) or "the message"
-    return f"at {path}: {error.message[:300]}"

@@ -101,9 +101,6 @@ class AsyncLink:
                 try:
                     async with asyncio.timeout(STATEMENT_SECONDS + 10):
                         return await self._once(txn)
-                except RotaError:
-                    await self._rollback()
-                    raise
                 except asyncio.CancelledError:
                     await self._drop()
                     raise
@@ -116,6 +113,9 @@ class AsyncLink:
                     else:
                         await self._settle(error)
                         raise translate(error) from error
+                except BaseException:
+                    await self._rollback()
+                    raise
         raise AssertionError("unreachable")
 
     async def _once(self, txn: Transaction[T]) -> T:
@@ -170,9 +170,6 @@ class Link:
         for tries in range(1, _TRIES + 1):
             try:
                 return self._once(txn)
-            except RotaError:
-                self._rollback()
-                raise
             except (psycopg.Error, OSError) as error:
                 if _again(error, tries):
                     self._rollback()
@@ -182,6 +179,9 @@ class Link:
                 else:
                     self._settle(error)
                     raise translate(error) from error
+            except BaseException:
+                self._rollback()
+                raise
         raise AssertionError("unreachable")
 
     def _once(self, txn: Transaction[T]) -> T:

@@ -1,0 +1,138 @@
+"""The demo app: handlers for the demo, the stack and trying things out. `rota worker app:app` with this folder on the path.
+
+The handlers that write effects insert a row into `demo_effect`, which has no unique key on purpose: a second effect of
+one run would be seen.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import sqlalchemy as sa
+from rota import App, Context, Retry
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+app = App("demo")
+quick = Retry(attempts=5, base=0.5, cap="5s")
+
+TABLES = """
+create table if not exists demo_effect (
+  key text not null, job uuid not null, tick timestamptz not null, attempt integer not null, fence bigint not null,
+  time timestamptz not null default clock_timestamp());
+create table if not exists demo_plain (
+  key text not null, job uuid not null, tick timestamptz not null, attempt integer not null, fence bigint not null,
+  time timestamptz not null default clock_timestamp());
+"""
+INSERT = "insert into demo_effect (key, job, tick, attempt, fence) values (:key, :job, :tick, :attempt, :fence)"
+
+
+def prepare(store_url: str) -> None:
+    """Makes the tables of the effects; a second time changes nothing."""
+    with psycopg.connect(store_url, autocommit=True) as connection:
+        connection.execute("select pg_advisory_lock(1919251553)")  # create table if not exists races with itself
+        connection.execute(TABLES)
+
+
+def row(ctx: Context, key: str) -> dict[str, Any]:
+    """The columns of an effect."""
+    return {"key": key, "job": ctx.job_id, "tick": ctx.scheduled_for, "attempt": ctx.attempt, "fence": ctx.fence}
+
+
+def insert(connection: sa.Connection, ctx: Context, key: str) -> None:
+    """One effect, in the transaction that completes the run."""
+    connection.execute(sa.text(INSERT), row(ctx, key))
+
+
+@app.handler
+def noop() -> None:
+    """Nothing."""
+
+
+@app.handler
+def echo(value: Any) -> Any:
+    """Gives its argument back."""
+    return value
+
+
+@app.handler
+def sleep(seconds: float) -> None:
+    """Takes its time."""
+    time.sleep(seconds)
+
+
+@app.handler(retry=quick)
+def fail(ctx: Context, times: int) -> int:
+    """Fails the first `times` attempts."""
+    if ctx.attempt <= times:
+        raise RuntimeError(f"attempt {ctx.attempt} of {times} that fail")
+    return ctx.attempt
+
+
+@app.handler
+def effect(ctx: Context, key: str) -> None:
+    """One row, once in effect."""
+    with ctx.transaction() as connection:
+        insert(connection, ctx, key)
+
+
+@app.handler
+async def aeffect(ctx: Context, key: str) -> None:
+    """The same in an async handler."""
+    async with ctx.transaction() as connection:
+        await ainsert(connection, ctx, key)
+
+
+async def ainsert(connection: AsyncConnection, ctx: Context, key: str) -> None:
+    """The asyncio twin of `insert`."""
+    await connection.execute(sa.text(INSERT), row(ctx, key))
+
+
+@app.handler(retry=quick)
+def flaky_effect(ctx: Context, key: str, times: int) -> None:
+    """Fails the first `times` attempts, then has its effect."""
+    if ctx.attempt <= times:
+        raise RuntimeError(f"attempt {ctx.attempt} of {times} that fail")
+    effect(ctx, key)
+
+
+@app.handler(retry=Retry(attempts=2, base=0.5))
+def broken(ctx: Context, key: str, *, fixed: bool = False) -> None:
+    """Always fails, until it is redriven with `fixed`."""
+    if not fixed:
+        raise ValueError("this never works: redrive it with \"fixed\": true")
+    effect(ctx, key)
+
+
+@app.handler
+def plain(ctx: Context, key: str) -> None:
+    """One row in a transaction of its own: a run that is executed again has it twice."""
+    with psycopg.connect(os.environ["ROTA_STORE"], autocommit=True) as connection:
+        connection.execute(
+            "insert into demo_plain (key, job, tick, attempt, fence) values (%(key)s, %(job)s, %(tick)s, %(attempt)s, %(fence)s)",
+            row(ctx, key),
+        )
+
+
+@app.handler
+def slow_effect(ctx: Context, key: str, hold: float, pause: float) -> None:
+    """Holds a transaction open for `hold` seconds, then writes.
+
+    If this process stood still for more than `pause` seconds meanwhile, it takes what it knows for stale and completes
+    without writing. The run has long been given to another attempt then, and only the fence keeps this completion from
+    being taken for that one's.
+    """
+    with ctx.transaction() as connection:
+        end = before = time.monotonic()
+        end += hold
+        longest = 0.0
+        while before < end:
+            time.sleep(0.05)
+            now = time.monotonic()
+            longest, before = max(longest, now - before), now
+        if longest < pause:
+            insert(connection, ctx, key)

@@ -1,0 +1,139 @@
+"""What the demo submits, and who: the Python API, the command line, and plain AMQP without any code of Rota."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pika
+from app import aeffect, app, broken, effect, flaky_effect, plain, slow_effect
+from rota import Client, after, cron, every
+
+if TYPE_CHECKING:
+    from demo_stack import Members
+    from rota.sched.requests import Submittable
+
+API_BATCHES = 46
+BATCH = 100
+AMQP_JOBS = 400
+CLI_JOBS = 20
+FLAKY = 100
+PLAIN = 100
+BROKEN = 10
+ZONES = ("Europe/Paris", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Pacific/Apia", "UTC")
+SPREAD = 20.0
+"""Seconds over which the submissions are spread."""
+
+
+class Acknowledged:
+    """What submitters were told is stored: job id to the key of the effect it owes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.effects: dict[str, str] = {}
+        self.plain: dict[str, str] = {}
+        self.broken: dict[str, str] = {}
+        self.schedules: dict[str, str] = {}
+        self.errors: list[str] = []
+
+    def note(self, kind: dict[str, str], ids: list[str], keys: list[str]) -> None:
+        """These were acknowledged."""
+        with self._lock:
+            kind.update(zip(ids, keys, strict=True))
+
+    @property
+    def total(self) -> int:
+        """How many one-off jobs were acknowledged."""
+        with self._lock:
+            return len(self.effects) + len(self.plain) + len(self.broken)
+
+
+def schedules(store: str, acks: Acknowledged) -> None:
+    """A dozen schedules, half by cron in several zones, half by intervals."""
+    with Client.open(store) as client:
+        for n, tz in enumerate(ZONES):
+            key = f"cron-{tz.replace('/', '-')}"
+            ref = client.submit(effect.call(key=key), cron(f"*/{n + 2} * * * * *", tz=tz), name=key)
+            acks.note(acks.schedules, [ref.id], [key])
+        for n in range(6):
+            key = f"every-{n}"
+            ref = client.submit(aeffect.call(key=key), every(1.0 + n / 2), name=key)
+            acks.note(acks.schedules, [ref.id], [key])
+
+
+def by_api(store: str, acks: Acknowledged) -> None:
+    """Most of the jobs: now, and up to some seconds ahead."""
+    with Client.open(store) as client:
+        begun = time.monotonic()
+        for batch in range(API_BATCHES):
+            keys = [f"api-{batch}-{n}" for n in range(BATCH)]
+            jobs: list[Submittable] = [
+                (aeffect.call(key=key) if n % 5 == 0 else effect.call(key=key), after(n % 4 if n % 2 else 0))
+                for n, key in enumerate(keys)
+            ]
+            acks.note(acks.effects, [ref.id for ref in client.submit_many(jobs)], keys)
+            if batch == 5:
+                _special(client, acks)
+            time.sleep(max(0.0, begun + (batch + 1) * SPREAD / API_BATCHES - time.monotonic()))
+
+
+def _special(client: Client, acks: Acknowledged) -> None:
+    """Jobs that fail twice, that fail for good, and that write without a transaction of Rota's."""
+    keys = [f"flaky-{n}" for n in range(FLAKY)]
+    acks.note(acks.effects, [r.id for r in client.submit_many([flaky_effect.call(key=k, times=2) for k in keys])], keys)
+    keys = [f"plain-{n}" for n in range(PLAIN)]
+    acks.note(acks.plain, [r.id for r in client.submit_many([plain.call(key=k) for k in keys])], keys)
+    keys = [f"broken-{n}" for n in range(BROKEN)]
+    acks.note(acks.broken, [r.id for r in client.submit_many([broken.call(key=k) for k in keys])], keys)
+
+
+def slow(store: str, acks: Acknowledged, name: str, count: int, hold: float, pause: float) -> list[str]:  # noqa: PLR0913, PLR0917
+    """Jobs that hold their transaction open; their ids."""
+    keys = [f"{name}-{n}" for n in range(count)]
+    with Client.open(store) as client:
+        ids = [r.id for r in client.submit_many([slow_effect.call(key=k, hold=hold, pause=pause) for k in keys])]
+    acks.note(acks.effects, ids, keys)
+    return ids
+
+
+def by_cli(members: Members, acks: Acknowledged) -> None:
+    """As a person would."""
+    for n in range(CLI_JOBS):
+        key = f"cli-{n}"
+        told = members.rota("submit", "effect", "--args", json.dumps({"key": key}), "--key", key)
+        acks.note(acks.effects, [told.strip()], [key])
+
+
+def by_amqp(broker: str, acks: Acknowledged) -> None:
+    """As a service in any language would: publish, wait for the answers. Every tenth is sent twice."""
+    connection = pika.BlockingConnection(pika.URLParameters(broker))
+    channel = connection.channel()
+    answers = channel.queue_declare("", exclusive=True).method.queue
+    for n in range(AMQP_JOBS):
+        body = json.dumps({"handler": "effect", "args": {"key": f"amqp-{n}"}})
+        properties = pika.BasicProperties(
+            type="job.submit", app_id="demo", message_id=f"amqp-{n}", reply_to=answers, correlation_id=f"amqp-{n}",
+            delivery_mode=2,
+        )  # fmt: skip
+        for _ in range(2 if n % 10 == 0 else 1):
+            channel.basic_publish("rota.submit", "job.submit", body.encode(), properties)
+        if n % 20 == 0:
+            connection.sleep(SPREAD / (AMQP_JOBS / 20) * 0.8)
+    expected = AMQP_JOBS + AMQP_JOBS // 10
+    for count, (_, properties, body) in enumerate(channel.consume(answers, auto_ack=True, inactivity_timeout=30), 1):
+        if body is None:
+            acks.errors.append("an AMQP command was not answered within 30 s")
+            break
+        answer = json.loads(body)
+        if answer.get("ok"):
+            acks.note(acks.effects, [answer["job_id"]], [properties.correlation_id])
+        else:
+            acks.errors.append(f"AMQP: {answer}")
+        if count == expected:
+            break
+    connection.close()
+
+
+__all__ = ["Acknowledged", "app", "by_amqp", "by_api", "by_cli", "schedules", "slow"]
