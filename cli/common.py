@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
     from rota.sched.client import Client
 
-Store = Annotated[str | None, typer.Option("--store", metavar="URL", help="Store, default ROTA_STORE.", show_default=False)]
-Broker = Annotated[str | None, typer.Option("--broker", metavar="URL", help="Broker, default ROTA_BROKER.", show_default=False)]
+Store = Annotated[
+    str | None, typer.Option("--store", metavar="URL", help="Store, default ROTA_STORE.", show_default=False)
+]
+Broker = Annotated[
+    str | None, typer.Option("--broker", metavar="URL", help="Broker, default ROTA_BROKER.", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="For scripts: one JSON object, or one a line.")]
 Queue = Annotated[str | None, typer.Option("--queue", help="Only this queue.")]
 HandlerOption = Annotated[str | None, typer.Option("--handler", help="Only this handler.")]

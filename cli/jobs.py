@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from rota.sched.when import When
 
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Job ids, unique beginnings, names, or runs JOB@T.")]
-Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Dead runs, JOB@T as `rota dead` prints them.")]
+Runs = Annotated[
+    list[str] | None, typer.Argument(metavar="[RUN]...", help="Dead runs, JOB@T as `rota dead` prints them.")
+]
 ErrorText = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Only those whose errors contain this.")]
 
 
 def submit(  # noqa: PLR0913 - the words of a submit
     handler: Annotated[str, typer.Argument(help="A handler that some worker has announced.")],
     args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="Arguments, a JSON object.")] = None,
-    at: Annotated[str | None, typer.Option("--at", metavar="T", help="At this instant, RFC 3339 with an offset.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="T", help="At this instant, RFC 3339 with an offset.")
+    ] = None,
     in_: Annotated[str | None, typer.Option("--in", metavar="D", help="After this time: 90s, 5m, 26h.")] = None,
     cron: Annotated[str | None, typer.Option("--cron", metavar="EXPR", help="On a cron expression.")] = None,
     tz: Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="IANA zone of --cron, default UTC.")] = None,
@@ -31,13 +35,17 @@ def submit(  # noqa: PLR0913 - the words of a submit
     misfire: Annotated[str | None, typer.Option(help="run_latest, run_earliest, run_all or skip.")] = None,
     overlap: Annotated[str | None, typer.Option(help="allow or skip.")] = None,
     jitter: Annotated[str | None, typer.Option(metavar="D", help="Spread ticks over this time.")] = None,
-    catchup_window: Annotated[str | None, typer.Option(metavar="D", help="Missed ticks older than this are skipped.")] = None,
+    catchup_window: Annotated[
+        str | None, typer.Option(metavar="D", help="Missed ticks older than this are skipped.")
+    ] = None,
     catchup_limit: Annotated[int | None, typer.Option(help="At most so many missed ticks run.")] = None,
     grace: Annotated[str | None, typer.Option(metavar="D", help="A tick this late is missed.")] = None,
     dst_gap: Annotated[str | None, typer.Option(help="run_after, shift or skip.")] = None,
     dst_overlap: Annotated[str | None, typer.Option(help="first, last, both or skip.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="A name, one job at a time has it.")] = None,
-    key: Annotated[str | None, typer.Option("--key", help="Idempotency key: the same submit again is a duplicate.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Idempotency key: the same submit again is a duplicate.")
+    ] = None,
     queue: Annotated[str | None, typer.Option("--queue", help="Queue, default the handler's.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Tenant.")] = None,
     store: common.Store = None,
@@ -125,7 +133,9 @@ def cancel(
                 left = "it is running: give --running" if done.running else "it has ended already"
                 _refused(each, f"{each}: nothing to cancel, {left}", json=json)
             elif json:
-                output.emit({"id": each, "job": done.job, "runs": done.runs, "asked": done.asked, "running": done.running})
+                output.emit(
+                    {"id": each, "job": done.job, "runs": done.runs, "asked": done.asked, "running": done.running}
+                )
             else:
                 parts = ["job ended"] * done.job + [f"{done.runs} runs ended"] * bool(done.runs)
                 parts += [f"{done.asked} running asked to stop"] * bool(done.asked)
@@ -148,7 +158,9 @@ def redrive(  # noqa: PLR0913 - filters
     error: ErrorText = None,
     since: common.Since = None,
     limit: common.Limit = 1000,
-    rate: Annotated[str | None, typer.Option("--rate", metavar="N/s", help="So many a second; default all at once.")] = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", metavar="N/s", help="So many a second; default all at once.")
+    ] = None,
     args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="Other arguments for them.")] = None,
     store: common.Store = None,
     *,
@@ -201,9 +213,7 @@ def _which(  # noqa: PLR0913, PLR0917 - filters
     from rota.sched.ids import RunKey, split_run  # noqa: PLC0415
     from rota.sched.plans import dead_filter  # noqa: PLC0415
 
-    which = dead_filter(
-        runs or [], queue=queue, handler=handler, error=error, since=common.since(since), limit=limit
-    )
+    which = dead_filter(runs or [], queue=queue, handler=handler, error=error, since=common.since(since), limit=limit)
     keys = []
     for run in runs or []:
         job, tick = split_run(run)
@@ -233,7 +243,9 @@ def _tell(keys: list[Any], verb: str, runs: list[str] | None, *, json: bool) -> 
             output.say(f"{short(key.job_id)}@{key.scheduled_for} {verb}")
     missing = len(runs or []) - len(keys)
     if missing > 0:
-        raise NotFound(f"{missing} of {len(runs or [])} runs are not among the dead: see `rota dead` and `rota show ID`")
+        raise NotFound(
+            f"{missing} of {len(runs or [])} runs are not among the dead: see `rota dead` and `rota show ID`"
+        )
     if not keys and not json:
         output.say("no dead run fits")
 
@@ -250,7 +262,9 @@ def add(app: typer.Typer) -> None:
             ]
         )
     )(submit)
-    app.command(epilog=common.examples(["rota cancel nightly-refresh", "rota cancel 0199c1d2-7b31-7c0e --running"]))(cancel)
+    app.command(epilog=common.examples(["rota cancel nightly-refresh", "rota cancel 0199c1d2-7b31-7c0e --running"]))(
+        cancel
+    )
     app.command(
         epilog=common.examples(
             [

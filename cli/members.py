@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from rota.sched.settings import Settings
 
 Level = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
-Drain = Annotated[str | None, typer.Option("--drain-timeout", metavar="D", help="Longest drain after SIGTERM, default 30s.")]
+Drain = Annotated[
+    str | None, typer.Option("--drain-timeout", metavar="D", help="Longest drain after SIGTERM, default 30s.")
+]
 
 
 def migrate(
@@ -57,10 +59,14 @@ def worker(  # noqa: PLR0913 - the options of a worker
     app: Annotated[str | None, typer.Argument(metavar="MODULE:app", help="The app, default ROTA_APP.")] = None,
     store: common.Store = None,
     broker: common.Broker = None,
-    queue: Annotated[list[str] | None, typer.Option("--queue", help="A queue to work on; default: those of the app.")] = None,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", help="A queue to work on; default: those of the app.")
+    ] = None,
     concurrency: Annotated[int | None, typer.Option(help="Runs at a time in each process, default 16.")] = None,
     processes: Annotated[int | None, typer.Option(help="Worker processes, default 1.")] = None,
-    prefetch: Annotated[int | None, typer.Option(help="Deliveries held at most; default 4 x concurrency, 128 at least.")] = None,
+    prefetch: Annotated[
+        int | None, typer.Option(help="Deliveries held at most; default 4 x concurrency, 128 at least.")
+    ] = None,
     drain_timeout: Drain = None,
     log_level: Level = None,
     *,

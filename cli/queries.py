@@ -44,7 +44,15 @@ def jobs(  # noqa: PLR0913 - filters
     output.table(
         ["ID", "NAME", "HANDLER", "QUEUE", "NEXT RUN (UTC)", "SCHEDULE", "STATE"],
         (
-            (short(r["id"]), r["name"], r["handler"], r["queue"], output.when(r["next_run_at"]), _schedule(r), _job_state(r))
+            (
+                short(r["id"]),
+                r["name"],
+                r["handler"],
+                r["queue"],
+                output.when(r["next_run_at"]),
+                _schedule(r),
+                _job_state(r),
+            )
             for r in rows
         ),
         "no jobs",
@@ -90,7 +98,9 @@ def dead(  # noqa: PLR0913 - filters
     queue: common.Queue = None,
     handler: common.HandlerOption = None,
     tenant: common.Tenant = None,
-    error: Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Only those whose errors contain this.")] = None,
+    error: Annotated[
+        str | None, typer.Option("--error", metavar="TEXT", help="Only those whose errors contain this.")
+    ] = None,
     since: common.Since = None,
     limit: common.Limit = 50,
     store: common.Store = None,
@@ -137,7 +147,11 @@ def _picture(view: JobView) -> Iterator[str]:
         yield f"  args {output.brief(j['args'], 200)}"
         if j["paused"]:
             yield f"  paused: {j['paused_reason']}"
-    for title, rows, kind in (("run", view.runs, "state"), ("dead", view.dead, None), ("past", view.history, "outcome")):
+    for title, rows, kind in (
+        ("run", view.runs, "state"),
+        ("dead", view.dead, None),
+        ("past", view.history, "outcome"),
+    ):
         for r in rows:
             word = "dead" if kind is None else r[kind]
             yield f"{title} {output.run_id(r)}: {word}, attempt {r['attempt']}, {r['handler']} on {r['queue']}"
@@ -174,9 +188,13 @@ def top(
 def preview(  # noqa: PLR0913 - options
     expr: Annotated[str | None, typer.Argument(metavar="EXPR", help="A cron expression.")] = None,
     tz: Annotated[str, typer.Option("--tz", metavar="ZONE", help="IANA zone.")] = "UTC",
-    after: Annotated[str | None, typer.Option("--after", metavar="T", help="Fires after this instant, default now.")] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="T", help="Fires after this instant, default now.")
+    ] = None,
     count: Annotated[int, typer.Option("--count", min=1, max=1000, help="How many.")] = 5,
-    batch: Annotated[str | None, typer.Option("--batch", metavar="FILE", help="JSON lines with expr, tz, after; - is stdin.")] = None,
+    batch: Annotated[
+        str | None, typer.Option("--batch", metavar="FILE", help="JSON lines with expr, tz, after; - is stdin.")
+    ] = None,
     *,
     json: common.Json = False,
 ) -> None:
@@ -305,7 +323,10 @@ def add(app: typer.Typer) -> None:
         (show, ["rota show 0199c1d2-7b31-7c0e", "rota show nightly-refresh --json"]),
         (status, ["rota status", "rota status --json"]),
         (top, ["rota top", "rota top --interval 5s"]),
-        (preview, ["rota preview '*/15 9-17 * * mon-fri' --tz Europe/Paris --count 3", "rota preview --batch crons.jsonl"]),
+        (
+            preview,
+            ["rota preview '*/15 9-17 * * mon-fri' --tz Europe/Paris --count 3", "rota preview --batch crons.jsonl"],
+        ),
         (config, ["rota config --json"]),
         (schema, ["rota schema job.submit"]),
     ):

@@ -75,7 +75,11 @@ def run_top(store_url: str, interval: float) -> None:
 
     console = Console(highlight=False)
     rates = _Rates()
-    with Client.open(store_url) as client, _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+    with (
+        Client.open(store_url) as client,
+        _keys() as pressed,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
         title = f"rota top   {client.store.masked_url}   q quits"
         while True:
             try:

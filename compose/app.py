@@ -104,7 +104,7 @@ def flaky_effect(ctx: Context, key: str, times: int) -> None:
 def broken(ctx: Context, key: str, *, fixed: bool = False) -> None:
     """Always fails, until it is redriven with `fixed`."""
     if not fixed:
-        raise ValueError("this never works: redrive it with \"fixed\": true")
+        raise ValueError('this never works: redrive it with "fixed": true')
     effect(ctx, key)
 
 

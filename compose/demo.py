@@ -51,6 +51,7 @@ class Demo:
         self.redriven = 0
         self.died = 0
         self.db = psycopg.connect(store, autocommit=True)
+        self.lock = threading.Lock()
 
     def run(self) -> dict[str, Any]:
         """Submits, breaks things, waits, counts."""
@@ -60,7 +61,9 @@ class Demo:
         for kind in ("scheduler", "worker", "scheduler", "worker"):
             self.members.start(kind)
         self.until(lambda: self.value("select count(*) from rota.handler") > 0, 30, "a worker to come up")
-        self.until(lambda: self.value("select count(owner) from rota.partition") == 64, 30, "the partitions to be owned")  # noqa: PLR2004
+        self.until(
+            lambda: self.value("select count(owner) from rota.partition") == 64, 30, "the partitions to be owned"
+        )  # noqa: PLR2004
         self.begun = time.monotonic()
         schedules(self.store, self.acks)
         threads = [
@@ -99,7 +102,12 @@ class Demo:
         dead = self.members.kill("worker")
         self.say(f"killed worker {dead.pid} with {count} runs in flight, started another")
         time.sleep(3)
-        self.until(lambda: self.value("select count(*) from rota.run where state = 'waiting'") > 0, 10, "waiting runs", fatal=False)
+        self.until(
+            lambda: self.value("select count(*) from rota.run where state = 'waiting'") > 0,
+            10,
+            "waiting runs",
+            fatal=False,
+        )
         dead = self.members.kill("scheduler")
         self.say(f"killed scheduler {dead.pid}, started another")
         self.zombie()
@@ -107,19 +115,31 @@ class Demo:
     def zombie(self) -> None:
         """Freezes a worker inside its transactions until its runs have begun elsewhere, then lets it go on."""
         ids = slow(self.store, self.acks, "zombie", ZOMBIES, HOLD, PAUSE)
-        victim = self.members.alive["worker"][-1]
-        holder = "select count(*) from rota.run r join rota.member m on m.id = r.owner where r.job_id = any(%s) and m.pid = %s"
-        self.until(lambda: self.value(holder, ids, victim.pid) > 0, 20, "slow runs on the worker to be frozen")
-        owners = dict(self.db.execute("select r.job_id, r.owner from rota.run r join rota.member m on m.id = r.owner where r.job_id = any(%s) and m.pid = %s", [ids, victim.pid]).fetchall())
-        self.members.freeze(victim)
-        self.say(f"froze worker {victim.pid} inside {len(owners)} transactions")
-        again = "select count(*) from rota.run where job_id = any(%s) and state = 'running' and not owner = any(%s)"
+        victim: dict[str, Any] = {}
+
+        def found() -> bool:
+            for worker in self.members.alive["worker"]:
+                rows = self.rows(
+                    "select r.job_id, r.owner from rota.run r join rota.member m on m.id = r.owner "
+                    "where r.job_id = any(%s::uuid[]) and m.pid = %s",
+                    ids,
+                    worker.pid,
+                )
+                if rows:
+                    victim.update(worker=worker, owners={job: owner for job, owner in rows})
+            return bool(victim)
+
+        self.until(found, 20, "slow runs on a worker to be frozen")
+        worker, owners = victim["worker"], victim["owners"]
         jobs, old = list(owners), list(set(owners.values()))
+        self.members.freeze(worker)
+        self.say(f"froze worker {worker.pid} inside {len(jobs)} transactions")
+        again = "select count(*) from rota.run where job_id = any(%s) and state = 'running' and not owner = any(%s)"
         try:
             self.until(lambda: self.value(again, jobs, old) == len(jobs), 30, "its runs to begin elsewhere", fatal=False)
             self.say(f"{self.value(again, jobs, old)} of them run elsewhere: the frozen worker wakes up")
         finally:
-            self.members.thaw(victim)
+            self.members.thaw(worker)
 
     def running(self, pid: int) -> int:
         return self.value("select count(*) from rota.run r join rota.member m on m.id = r.owner where m.pid = %s", pid)
@@ -129,7 +149,12 @@ class Demo:
     def redrive(self) -> None:
         """The broken ones, each with a fixed argument."""
         if self.acks.broken:
-            self.until(lambda: self.value("select count(*) from rota.dead") >= len(self.acks.broken), 30, "the broken to die", fatal=False)
+            self.until(
+                lambda: self.value("select count(*) from rota.dead") >= len(self.acks.broken),
+                30,
+                "the broken to die",
+                fatal=False,
+            )
         for line in self.members.rota("dead", "--json", "--limit", "1000").splitlines():
             run = json.loads(line)
             self.died += 1
@@ -147,13 +172,20 @@ class Demo:
 
     def settled(self) -> bool:
         self.show()
-        return not self.lost() and not self.value("select count(*) from rota.run") and not self.value("select count(*) from rota.job")
+        return (
+            not self.lost()
+            and not self.value("select count(*) from rota.run")
+            and not self.value("select count(*) from rota.job")
+        )
 
     def lost(self) -> int:
         """Acknowledged one-offs without an effect, and ticks of schedules that are missing or have none."""
         missing = 0
-        for table, owed in (("demo_effect", {**self.acks.effects, **self.acks.broken}), ("demo_plain", self.acks.plain)):
-            found = {(str(job), key) for job, key in self.db.execute(f"select job, key from {table}").fetchall()}
+        for table, owed in (
+            ("demo_effect", {**self.acks.effects, **self.acks.broken}),
+            ("demo_plain", self.acks.plain),
+        ):
+            found = {(str(job), key) for job, key in self.rows(f"select job, key from {table}")}
             missing += len(set(owed.items()) - found)
         return missing + self.ticks_without_effect()
 
@@ -168,7 +200,9 @@ class Demo:
             "select job, count(distinct tick), extract(epoch from max(tick) - min(tick))::float8 from demo_effect "
             "where key like 'every-%%' group by job"
         ).fetchall()
-        skipped = dict(self.db.execute("select job_id, count(*) from rota.history where outcome = 'skipped' group by 1").fetchall())
+        skipped = dict(
+            self.db.execute("select job_id, count(*) from rota.history where outcome = 'skipped' group by 1").fetchall()
+        )
         missing = 0
         for job, count, span in rows:
             step = 1.0 + int(self.acks.schedules[str(job)].rpartition("-")[2]) / 2
@@ -181,9 +215,11 @@ class Demo:
             "select percentile_cont(array[0.5, 0.99]) within group (order by extract(epoch from begun_at - due_at) * 1000) "
             "from rota.history where outcome = 'succeeded' and attempt = 1"
         ).fetchone()
-        p50, p99 = (lateness[0] if lateness and lateness[0] else (0.0, 0.0))
+        p50, p99 = lateness[0] if lateness and lateness[0] else (0.0, 0.0)
         executed = self.value("select count(*) from rota.history where outcome = 'succeeded'")
-        seconds = self.db.execute("select extract(epoch from max(ended_at) - min(claimed_at))::float8 from rota.history where outcome = 'succeeded'").fetchone()
+        seconds = self.db.execute(
+            "select extract(epoch from max(ended_at) - min(claimed_at))::float8 from rota.history where outcome = 'succeeded'"
+        ).fetchone()
         return {
             "submitted": self.acks.total + len(self.acks.schedules),
             "executed": executed,
@@ -191,7 +227,10 @@ class Demo:
             "lost": self.lost() + len(self.acks.errors),
             "duplicate_effects": self.value("select count(*) - count(distinct (job, tick)) from demo_effect"),
             "plain_reruns": self.value("select count(*) - count(distinct (job, tick)) from demo_plain"),
-            "retried": self.value("select coalesce(sum(jsonb_array_length(errors)), 0) from rota.history where errors is not null") - self.died,
+            "retried": self.value(
+                "select coalesce(sum(jsonb_array_length(errors)), 0) from rota.history where errors is not null"
+            )
+            - self.died,
             "dead": self.died,
             "redriven": self.redriven,
             "skipped": self.value("select count(*) from rota.history where outcome = 'skipped'"),
@@ -203,10 +242,14 @@ class Demo:
 
     # Showing and waiting.
 
+    def rows(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
+        """What the database says; from any thread."""
+        with self.lock:
+            return self.db.execute(sql, params or None).fetchall()  # type: ignore[call-overload, no-any-return]
+
     def value(self, sql: str, *params: Any) -> int:
-        with psycopg.connect(self.store, autocommit=True) if threading.current_thread() is not threading.main_thread() else _borrowed(self.db) as db:
-            found = db.execute(sql, params or None).fetchone()  # type: ignore[call-overload]
-        return int(found[0]) if found else 0
+        """One number from the database."""
+        return int(self.rows(sql, *params)[0][0])
 
     def until(self, done: Callable[[], bool], seconds: float, what: str, *, fatal: bool = True) -> bool:
         """Waits for a condition, a bounded time."""
@@ -234,14 +277,12 @@ class Demo:
         if now - self._shown < (0.4 if console.is_terminal else 3.0):
             return
         self._shown = now
-        view = json.loads(self.members.rota("status", "--json")) if not console.is_terminal else None
         runs = dict(self.db.execute("select state, count(*) from rota.run group by 1").fetchall())
         done = self.value("select count(*) from demo_effect") + self.value("select count(*) from demo_plain")
         ahead = self.value("select count(*) from rota.job")
         line = f"submitted {self.acks.total:5}  effects {done:5}  ahead {ahead:5}  runs {runs}"
         if self.live is None:
-            lag = view["lag"]["schedule"]["p99"] if view else None
-            console.print(f"{now - self.begun:6.1f} s  {line}  schedule lag p99 {lag}")
+            console.print(f"{now - self.begun:6.1f} s  {line}")
             return
         table = Table.grid(padding=(0, 2))
         table.add_row("[bold]rota demo[/bold]", f"{now - self.begun:.0f} s")
@@ -252,17 +293,6 @@ class Demo:
         for event in self.events[-8:]:
             table.add_row("", event)
         self.live.update(table, refresh=True)
-
-
-class _borrowed:  # noqa: N801 - a context manager that leaves the connection open
-    def __init__(self, db: psycopg.Connection[Any]) -> None:
-        self._db = db
-
-    def __enter__(self) -> psycopg.Connection[Any]:
-        return self._db
-
-    def __exit__(self, *_: object) -> None:
-        return
 
 
 def summary(figures: dict[str, Any], demo: Demo) -> None:

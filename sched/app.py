@@ -8,35 +8,38 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import traceback
 from dataclasses import dataclass
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from rota.sched.context import Context
-from rota.sched.durations import seconds
+from rota.sched import durations
 from rota.sched.errors import UsageError
 from rota.sched.ids import check_name
 from rota.sched.policy import Retry
 from rota.sched.signature import args_schema, bind, check_args, parameters, wants_context
+from rota.sched.when import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
+    from types import ModuleType
 
-    from rota.sched.when import When
+    from rota.sched.context import Context
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_OPTIONS = {"name", "queue", "retry", "timeout"}
 
 __all__ = [
     "App",
     "Call",
     "Cancel",
     "Handler",
+    "NamedSchedule",
     "NoRetry",
     "Retry",
     "RetryAfter",
-    "Schedule",
     "Snooze",
     "check_args",
     "load_app",
@@ -48,6 +51,7 @@ class NoRetry(Exception):  # noqa: N818 - a signal to the worker
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
+        self.reason = reason
 
 
 class Cancel(Exception):  # noqa: N818
@@ -55,21 +59,22 @@ class Cancel(Exception):  # noqa: N818
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
+        self.reason = reason
 
 
 class Snooze(Exception):  # noqa: N818
-    """Raised by a handler: not now. The run comes again after the delay and no attempt is spent."""
+    """Raised by a handler: not now. The run comes again after that long (seconds or text); no attempt is spent."""
 
-    def __init__(self, delay: float | str | timedelta) -> None:
-        self.seconds = seconds(delay, "Snooze")
+    def __init__(self, seconds: float | str | timedelta) -> None:
+        self.seconds = durations.seconds(seconds, "Snooze")
         super().__init__(f"later, in {self.seconds:g} s")
 
 
 class RetryAfter(Exception):  # noqa: N818
-    """Raised by a handler: failed, and the next attempt is better made after the delay than by the backoff."""
+    """Raised by a handler: failed, and the next attempt is better made that much later than by the backoff."""
 
-    def __init__(self, delay: float | str | timedelta) -> None:
-        self.seconds = seconds(delay, "RetryAfter")
+    def __init__(self, seconds: float | str | timedelta) -> None:
+        self.seconds = durations.seconds(seconds, "RetryAfter")
         super().__init__(f"failed; again in {self.seconds:g} s")
 
 
@@ -83,26 +88,20 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class NamedSchedule:
     """A named schedule of an app. `expect`: seconds within which it should have succeeded once."""
 
     name: str
     call: Call
-    when: When
+    when: Schedule
     expect: float | None = None
 
 
 class Handler(Generic[P, R]):
     """A user's function that jobs can run. Calling it calls the function."""
 
-    def __init__(  # noqa: PLR0913 - the words of the decorator
-        self,
-        function: Callable[..., R],
-        name: str,
-        queue: str,
-        retry: Retry,
-        timeout: float | None,
-    ) -> None:
+    def __init__(self, function: Callable[..., R], name: str, queue: str, retry: Retry, timeout: float | None) -> None:
+        update_wrapper(self, function)  # first: it copies the function's own attributes
         self.function = function
         self.name = check_name(name, "handler name")
         self.queue = check_name(queue, "queue")
@@ -112,7 +111,6 @@ class Handler(Generic[P, R]):
         self._wants_context = wants_context(function)
         self._signature = parameters(function, name)
         self.schema = args_schema(function, self._signature)
-        update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         return self.function(*args, **kwargs)
@@ -152,7 +150,7 @@ class App:
     def __init__(self, name: str) -> None:
         self.name = check_name(name, "app name")
         self.handlers: dict[str, Handler[..., Any]] = {}
-        self.schedules: dict[str, Schedule] = {}
+        self.schedules: dict[str, NamedSchedule] = {}
 
     def __repr__(self) -> str:
         return f"<App {self.name}: {len(self.handlers)} handlers>"
@@ -174,11 +172,13 @@ class App:
         """Makes a function a handler, with or without options.
 
         `queue` (default: the app's name), `retry` (a Retry), `timeout` (seconds or text; an async handler is stopped
-        then, a sync one sees it in `ctx.deadline` and `ctx.cancelled`), `name` (default: the function's).
+        then, a sync one sees it in `ctx.deadline` and `ctx.cancelled`), `name` (default: the function's). Raises
+        UsageError for a name that is taken, and for a function whose arguments cannot be JSON by name.
         """
-        if function is not None:
-            return self._add(function)
-        return _Decorator(self, options)
+        unknown = sorted(options.keys() - _OPTIONS)
+        if unknown:
+            raise UsageError(f"handler has no option {unknown[0]!r}: use {', '.join(sorted(_OPTIONS))}")
+        return _Decorator(self, options) if function is None else self._add(function)
 
     def _add(
         self,
@@ -189,39 +189,76 @@ class App:
         retry: Retry | None = None,
         timeout: float | str | timedelta | None = None,
     ) -> Handler[..., Any]:
-        limit = None if timeout is None else seconds(timeout, "timeout")
-        handler: Handler[..., Any] = Handler(
-            function, name or function.__name__, queue or self.name, retry or Retry(), limit
-        )
-        if handler.name in self.handlers:
-            raise UsageError(f"app {self.name} has a handler {handler.name!r} already: give this one another name=")
-        self.handlers[handler.name] = handler
+        _check_function(function)
+        name = getattr(function, "__name__", "") if name is None else name
+        queue = self.name if queue is None else queue
+        if retry is not None and not isinstance(retry, Retry):
+            raise UsageError(f"handler {name}: retry is {retry!r:.100}: give Retry(attempts=...)")
+        handler: Handler[..., Any] = Handler(function, name, queue, retry or Retry(), _limit(timeout, "timeout"))
+        if name in self.handlers:
+            raise UsageError(f"app {self.name} has a handler {name!r} already: give this one another name=")
+        self.handlers[name] = handler
         return handler
 
-    def schedule(self, name: str, call: Call, when: When, expect: float | str | None = None) -> None:
-        """Declares a named schedule. `expect`: within which time it should have succeeded once."""
+    def schedule(self, name: str, call: Call, when: Schedule, expect: float | str | timedelta | None = None) -> None:
+        """Declares a named schedule: `when` is cron(...) or every(...). `expect`: how often it should succeed at least.
+
+        Raises UsageError for a name that is taken, and for what is no call or no schedule.
+        """
         check_name(name, "schedule name")
         if name in self.schedules:
-            raise UsageError(f"app {self.name} has a schedule {name!r} already")
-        limit = None if expect is None else seconds(expect, "expect")
-        self.schedules[name] = Schedule(name, call, when, limit)
+            raise UsageError(f"app {self.name} has a schedule {name!r} already: give this one another name")
+        if not isinstance(call, Call):
+            raise UsageError(f"schedule {name}: {call!r:.100} is not a call of a handler: write handler.call(...)")
+        if not isinstance(when, Schedule):
+            raise UsageError(f"schedule {name}: when is {when!r:.100}: give cron(...) or every(...)")
+        self.schedules[name] = NamedSchedule(name, call, when, _limit(expect, "expect"))
+
+
+def _check_function(function: object) -> None:
+    if not callable(function) or isinstance(function, Handler | type):
+        raise UsageError(f"{function!r:.100} cannot be a handler: write @app.handler(queue=...) above a plain function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"{function!r:.100} is a generator, whose body would never run: return a value, do not yield")
+
+
+def _limit(value: float | str | timedelta | None, what: str) -> float | None:
+    if value is None:
+        return None
+    limit = durations.seconds(value, what)
+    if limit == 0:
+        raise UsageError(f"{what} is {value!r}: give more than 0 seconds, or leave it out")
+    return limit
 
 
 def load_app(reference: str) -> App:
-    """The App that `module:attribute` names; the current folder is looked in too. UsageError if there is none."""
+    """The App that `module:attribute` names; the current folder is looked in too.
+
+    Raises UsageError if there is none, or if its module cannot be imported: then with the module's own error as cause.
+    """
     module_name, mark, attribute = reference.partition(":")
-    if not (module_name and mark and attribute):
+    if not (module_name and mark and attribute) or module_name.startswith("."):
         raise UsageError(f"app {reference!r}: write MODULE:ATTRIBUTE, for example billing:app (--app or ROTA_APP)")
+    module = _import(module_name, reference)
+    app = getattr(module, attribute, None)
+    if isinstance(app, App):
+        return app
+    found = f"has a {type(app).__name__} there" if hasattr(module, attribute) else "has no such attribute"
+    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
+    remedy = f"did you mean {module_name}:{apps[0]}?" if apps else f"put {attribute} = App({module_name!r}) there"
+    raise UsageError(f"app {reference!r}: module {module_name} {found}, not a rota.App: {remedy}")
+
+
+def _import(name: str, reference: str) -> ModuleType:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise UsageError(f"app {reference!r}: there is no module {error.name!r} here or on PYTHONPATH") from None
-    app = getattr(module, attribute, None)
-    if not isinstance(app, App):
-        found = "has no such attribute" if app is None else f"has a {type(app).__name__} there"
-        raise UsageError(f"app {reference!r}: module {module_name} {found}, not a rota.App")
-    return app
+        return importlib.import_module(name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            remedy = "check the name, the current folder and PYTHONPATH"
+            raise UsageError(f"app {reference!r}: there is no module {error.name!r}: {remedy}") from None
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename}, line {last.lineno}"
+        why = f"{type(error).__name__}: {error} ({where})"
+        raise UsageError(f"app {reference!r}: importing module {name} failed with {why}") from error

@@ -26,7 +26,9 @@ def seconds(value: float | str | timedelta, what: str) -> float:
     """
     number = _number(value, what)
     if not math.isfinite(number):
-        raise UsageError(f"{what} is {value!r}: it must be a finite number of seconds, or text such as '90s', '5m', '26h'")
+        raise UsageError(
+            f"{what} is {value!r}: it must be a finite number of seconds, or text such as '90s', '5m', '26h'"
+        )
     if number < 0:
         raise UsageError(f"{what} is {value!r}: it must not be negative")
     if number > LONGEST:
@@ -50,7 +52,9 @@ def _number(value: object, what: str) -> float:
 def _read(text: str, what: str) -> float:
     found = _TEXT.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"{what} is {text!r}: write a number and one of s, m, h, d, w, such as '90s', '5m', '26h', '7d'")
+        raise UsageError(
+            f"{what} is {text!r}: write a number and one of s, m, h, d, w, such as '90s', '5m', '26h', '7d'"
+        )
     return float(found[1]) * UNITS[found[2]]
 
 
@@ -70,7 +74,9 @@ def instant(text: str, what: str) -> datetime:
     if found is None:
         raise UsageError(f"{what} is {text!r}, not RFC 3339: write it as '2026-12-01T09:00:00+01:00' or with Z for UTC")
     if found[3] is None:
-        raise UsageError(f"{what} is {text!r}, without an offset: add one, such as '{text.strip()}+01:00', or Z for UTC")
+        raise UsageError(
+            f"{what} is {text!r}, without an offset: add one, such as '{text.strip()}+01:00', or Z for UTC"
+        )
     try:
         return datetime.fromisoformat(text.strip().upper()).astimezone(UTC)
     except (ValueError, OverflowError) as error:

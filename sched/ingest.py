@@ -85,9 +85,7 @@ class Ingest:
         if jobs:
             await self._keep(deliveries, jobs)
 
-    def _job_of(
-        self, delivery: Delivery, command: SubmitCommand, known: Mapping[str, HandlerRow]
-    ) -> NewJob | None:
+    def _job_of(self, delivery: Delivery, command: SubmitCommand, known: Mapping[str, HandlerRow]) -> NewJob | None:
         try:
             return commands.job_of(command, known)
         except RotaError as error:

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 from jsonschema import Draft202012Validator
 
+from rota.sched.context import Context
 from rota.sched.errors import UsageError
+from rota.sched.schemas.explain import explain, first_of, missing, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+_DEEPEST = 64
+_UNKNOWN = object()
 _SIMPLE: dict[Any, dict[str, Any]] = {
     int: {"type": "integer"},
     float: {"type": "number"},
@@ -30,26 +34,51 @@ _SIMPLE: dict[Any, dict[str, Any]] = {
 
 
 def wants_context(function: Callable[..., Any]) -> bool:
-    """Whether the first parameter is `ctx`, or is annotated as a Context."""
+    """Whether the first parameter is named `ctx`, or annotated as a `rota.Context`."""
     first = next(iter(inspect.signature(function).parameters.values()), None)
-    if first is None:
-        return False
-    annotation = first.annotation
-    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    return first.name == "ctx" or str(name).rsplit(".", 1)[-1] == "Context"
+    return first is not None and (first.name == "ctx" or _is_context(function, first))
 
 
 def parameters(function: Callable[..., Any], name: str) -> inspect.Signature:
     """The signature without the context. UsageError for what JSON arguments cannot be bound to."""
     signature = inspect.signature(function)
-    rest = list(signature.parameters.values())[int(wants_context(function)) :]
-    for p in rest:
+    all_of_them = list(signature.parameters.values())
+    skip = int(wants_context(function))
+    for p in all_of_them[:skip]:
+        if p.kind not in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD}:
+            raise UsageError(f"handler {name}: parameter {p.name!r} is passed by position: put it first, before any *")
+    for p in all_of_them[skip:]:
         if p.kind in {p.POSITIONAL_ONLY, p.VAR_POSITIONAL}:
             raise UsageError(
                 f"handler {name}: parameter {p.name!r} takes positions only, and a job's arguments have names: "
                 "make it an ordinary parameter"
             )
-    return signature.replace(parameters=rest)
+        if p.name == "ctx" or _is_context(function, p):
+            raise UsageError(f"handler {name}: parameter {p.name!r} is the context: put it first")
+    return signature.replace(parameters=all_of_them[skip:])
+
+
+def _is_context(function: Callable[..., Any], parameter: inspect.Parameter) -> bool:
+    hint = _hint(function, parameter)
+    if hint is not _UNKNOWN:
+        return hint is Context
+    # A name that only type checkers see, most often because Context is imported for them alone.
+    return str(parameter.annotation).strip("'\"").rsplit(".", 1)[-1] == "Context"
+
+
+def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """The annotation as an object; Any where there is none, _UNKNOWN where it names what is not there at run time.
+
+    One parameter at a time, so that one such name does not hide the others.
+    """
+    if parameter.annotation is parameter.empty:
+        return Any
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    holder = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    try:
+        return typing.get_type_hints(holder, globalns=names)[parameter.name]
+    except Exception:  # noqa: BLE001 - an annotation may be any expression, and is only a help
+        return _UNKNOWN
 
 
 def bind(signature: inspect.Signature, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +86,8 @@ def bind(signature: inspect.Signature, name: str, args: tuple[Any, ...], kwargs:
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise UsageError(f"handler {name}{signature}: {error}") from None
+        takes = ", ".join(str(each) for each in signature.parameters.values()) or "no arguments"
+        raise UsageError(f"handler {name}: {error}: it takes {takes}") from None
     values: dict[str, Any] = {}
     for key, value in bound.arguments.items():
         if signature.parameters[key].kind is inspect.Parameter.VAR_KEYWORD:
@@ -70,46 +100,54 @@ def bind(signature: inspect.Signature, name: str, args: tuple[Any, ...], kwargs:
 
 
 def _check_json(value: Any, path: str, depth: int) -> None:
-    if depth > 64:
-        raise UsageError(f"argument {path} is nested deeper than 64 levels")
+    if depth > _DEEPEST:
+        raise UsageError(
+            f"argument {path[:200]} is nested deeper than {_DEEPEST} levels: pass a reference to it instead"
+        )
     if value is None or isinstance(value, bool | int | str):
         return
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise UsageError(f"argument {path} is {value!r}: JSON has no word for it")
-    elif isinstance(value, list | tuple):
+    if isinstance(value, list):
         for n, item in enumerate(value):
             _check_json(item, f"{path}[{n}]", depth + 1)
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise UsageError(f"argument {path} has the key {key!r}: keys of JSON objects are strings")
+                raise UsageError(
+                    f"argument {path} has the key {key!r:.100}: keys of JSON objects are text, use str(...)"
+                )
             _check_json(item, f"{path}.{key}", depth + 1)
     else:
+        _check_number(value, path)
+
+
+def _check_number(value: Any, path: str) -> None:
+    if not isinstance(value, float):
+        remedy = "pass list(...)" if isinstance(value, tuple | set | frozenset) else "pass an id or text instead"
         raise UsageError(
             f"argument {path} is {value!r:.100}, a {type(value).__name__}: "
-            "arguments are JSON values (str, int, float, bool, None, list, dict); pass an id or text instead"
+            f"arguments are JSON values (str, int, float, bool, None, list, dict); {remedy}"
         )
+    if not math.isfinite(value):
+        raise UsageError(f"argument {path} is {value!r}, for which JSON has no word: pass None or text instead")
 
 
 def args_schema(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Any]:
     """The JSON Schema of a handler's arguments, from its annotations; what has none may be anything."""
-    try:
-        hints = typing.get_type_hints(function)
-    except (NameError, TypeError, AttributeError):  # a name that only type checkers see
-        hints = {}
-    properties, required, extra = {}, [], False
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    extra = False
     for p in signature.parameters.values():
         if p.kind is p.VAR_KEYWORD:
             extra = True
             continue
-        properties[p.name] = _of(hints.get(p.name, Any))
+        properties[p.name] = _of(_hint(function, p))
         if p.default is p.empty:
             required.append(p.name)
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": extra}
 
 
 def _of(hint: Any) -> dict[str, Any]:
+    """The schema of an annotation; {} (anything) for what JSON Schema has no word for."""
     if isinstance(hint, type | None) and hint in _SIMPLE:
         return dict(_SIMPLE[hint])
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
@@ -117,21 +155,35 @@ def _of(hint: Any) -> dict[str, Any]:
         options = [_of(each) for each in inner]
         return {} if {} in options else {"anyOf": options}
     if origin is Literal:
-        return {"enum": list(inner)}
+        plain = all(each is None or isinstance(each, str | int) for each in inner)
+        return {"enum": list(inner)} if plain else {}
     if origin is list:
-        return {"type": "array", "items": _of(inner[0])}
-    if origin is dict and inner[0] is str:
-        return {"type": "object", "additionalProperties": _of(inner[1])}
+        return {"type": "array", "items": _of(inner[0])} if inner else {"type": "array"}
+    if origin is dict:
+        return _of_dict(inner)
     return {}
 
 
-def check_args(schema: Mapping[str, Any], args: Mapping[str, Any], handler: str) -> None:
-    """Raises UsageError if arguments do not fit a handler's schema."""
-    errors = sorted(_validator(json.dumps(schema, sort_keys=True)).iter_errors(args), key=lambda e: list(e.path))
-    if errors:
-        error = errors[0]
-        path = ".".join([handler, *map(str, error.absolute_path)])
-        raise UsageError(f"arguments of handler {handler} do not fit at {path}: {error.message:.300}")
+def _of_dict(inner: tuple[Any, ...]) -> dict[str, Any]:
+    if not inner:
+        return {"type": "object"}
+    return {"type": "object", "additionalProperties": _of(inner[1])} if inner[0] is str else {}
+
+
+def check_args(schema: Mapping[str, Any], args: Mapping[str, Any], handler_name: str) -> None:
+    """Raises UsageError, with the argument, its value and what to give instead, if `args` do not fit a handler's schema.
+
+    `schema` is an `args_schema`, which the store keeps of each handler that a worker has announced.
+    """
+    error = first_of(_validator(json.dumps(schema, sort_keys=True)).iter_errors(args))
+    if error is None:
+        return
+    takes = ", ".join(schema.get("properties", ())) or "none"
+    if error.absolute_path or error.validator not in {"required", "additionalProperties"}:
+        raise UsageError(f"argument {explain(error, handler_name)}")
+    if error.validator == "required":
+        raise UsageError(f"handler {handler_name} needs the argument {missing(error)!r}: give it (it takes {takes})")
+    raise UsageError(f"handler {handler_name} has no argument {unknown(error)!r}: leave it out (it takes {takes})")
 
 
 @lru_cache(maxsize=512)

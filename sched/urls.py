@@ -24,7 +24,8 @@ CONNECT_TIMEOUT = 5.0
 
 _HIDDEN = "***"
 _SECRET_FIELD = re.compile(
-    r"(?P<name>\b(?:password|passwd|sslpassword|secret|token|ssl_options)\s*=\s*)(?P<value>'[^']*'|[^&\s]+)", re.IGNORECASE
+    r"(?P<name>\b(?:password|passwd|sslpassword|secret|token|ssl_options)\s*=\s*)(?P<value>'[^']*'|[^&\s]+)",
+    re.IGNORECASE,
 )
 
 

@@ -28,9 +28,7 @@ End = tuple["Attempt", Any, BaseException | None]
 class Executor:
     """`size` threads and any number of tasks. `ended` is called in the loop with each end, `context` makes the ctx."""
 
-    def __init__(
-        self, size: int, context: Callable[[Attempt], RunContext], ended: Callable[[list[End]], None]
-    ) -> None:
+    def __init__(self, size: int, context: Callable[[Attempt], RunContext], ended: Callable[[list[End]], None]) -> None:
         self._context = context
         self._ended = ended
         self._loop = asyncio.get_running_loop()
@@ -38,9 +36,7 @@ class Executor:
         self._done: deque[End] = deque()
         self._calling = False
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
-        self._threads = [
-            threading.Thread(target=self._pull, name=f"handler-{n}", daemon=True) for n in range(size)
-        ]
+        self._threads = [threading.Thread(target=self._pull, name=f"handler-{n}", daemon=True) for n in range(size)]
         for thread in self._threads:
             thread.start()
 

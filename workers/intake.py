@@ -193,7 +193,12 @@ class Intake:
     def _set_aside(self, job: Job, settler: Settler) -> None:
         """No such handler here: the run stays, its message comes back later, and status tells."""
         if job.work.handler not in self.unknown:
-            log.error("no handler %r in this app for run %s: set aside, again in %s s", job.work.handler, job.key, UNKNOWN_SECONDS)
+            log.error(
+                "no handler %r in this app for run %s: set aside, again in %s s",
+                job.work.handler,
+                job.key,
+                UNKNOWN_SECONDS,
+            )
             self.unknown.add(job.work.handler)
         settler.defer(job, UNKNOWN_SECONDS)
 

@@ -293,4 +293,3 @@ class Worker:
         self._stats.set("running", len(intake.running) if intake else 0)
         self._stats.set("held", self._consumer.held)
         return self._stats.to_json()
-

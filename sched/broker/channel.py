@@ -8,7 +8,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pika import exceptions, spec
-
 from rota.sched.broker.connection import describe, guarded
 from rota.sched.errors import RotaError, Unreachable
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
     from pika.channel import Channel
     from pika.spec import BasicProperties
-
     from rota.sched.broker.connection import Wire
 
 log = logging.getLogger(__name__)
@@ -112,4 +110,3 @@ class Calls:
         if not self.lost.done() and self.wire.is_open:
             with contextlib.suppress(exceptions.AMQPError):
                 self.raw.close()
-

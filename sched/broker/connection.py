@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import pika
 from pika import exceptions, frame, spec
 from pika.adapters.asyncio_connection import AsyncioConnection
-
 from rota.sched.broker.messages import ServerInfo
 from rota.sched.errors import Unreachable
 
@@ -111,7 +110,7 @@ class Wire(AsyncioConnection):
         """The broker's own words about itself."""
         said: dict[str, Any] = self.server_properties or {}
         version = str(said.get("version", ""))
-        numbers = [int(part) for part in version.split("-")[0].split("+")[0].split(".") if part.isdecimal()]
+        numbers = [int(part) for part in version.split("-", maxsplit=1)[0].split("+", maxsplit=1)[0].split(".") if part.isdecimal()]
         return ServerInfo(str(said.get("product", "")), tuple(numbers), str(said.get("cluster_name", "")))
 
     def _output_marshaled_frames(self, marshaled_frames: Sequence[bytes]) -> None:
@@ -191,7 +190,7 @@ def _unreachable(address: BrokerAddress, error: BaseException | None) -> Unreach
 
 
 def _root_cause(error: BaseException | None) -> str:
-    """pika wraps the socket's error several times, and shows only reprs of reprs."""
+    """Pika wraps the socket's error several times, and shows only reprs of reprs."""
     seen: BaseException | None = error
     for _ in range(6):
         if seen is None or isinstance(seen, OSError):
@@ -205,7 +204,7 @@ def _root_cause(error: BaseException | None) -> str:
 
 
 def parameters(address: BrokerAddress, name: str) -> pika.ConnectionParameters:
-    """pika's parameters for an address. Reads the certificate files of amqps; raises Unreachable if it cannot."""
+    """Pika's parameters for an address. Reads the certificate files of amqps; raises Unreachable if it cannot."""
     return pika.ConnectionParameters(
         host=address.host,
         port=address.port,

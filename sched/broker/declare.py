@@ -86,7 +86,7 @@ def _in_order(topology: Topology) -> Iterator[Exchange | Queue | Binding]:
 
 
 def _request(thing: Exchange | Queue | Binding) -> tuple[str, str, dict[str, Any]]:
-    """pika's method, the name to report, and the arguments."""
+    """Pika's method, the name to report, and the arguments."""
     match thing:
         case Exchange(name, kind, arguments):
             options = {"exchange": name, "exchange_type": kind, "durable": True, "arguments": dict(arguments)}

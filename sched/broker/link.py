@@ -250,7 +250,7 @@ def _end(lost: asyncio.Future[str], reason: str) -> None:
 
 
 def quiet_pika() -> None:
-    """pika logs every failed attempt several times as errors; the link says each once. A level set before stays."""
+    """Pika logs every failed attempt several times as errors; the link says each once. A level set before stays."""
     logger = logging.getLogger("pika")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.CRITICAL)

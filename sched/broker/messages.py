@@ -106,7 +106,13 @@ class Delivery:
     __slots__ = ("body", "epoch", "properties", "queue", "redelivered", "tag")
 
     def __init__(  # noqa: PLR0913, PLR0917 - made once per message on the hot path, by position
-        self, tag: int, epoch: int, queue: str, body: bytes, properties: Properties, redelivered: bool  # noqa: FBT001 - by position on the hot path
+        self,
+        tag: int,
+        epoch: int,
+        queue: str,
+        body: bytes,
+        properties: Properties,
+        redelivered: bool,  # noqa: FBT001 - by position on the hot path
     ) -> None:
         self.tag = tag
         self.epoch = epoch

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pika import exceptions, spec
-
 from rota.sched.broker.channel import CALL_TIMEOUT, Calls, ChannelGone
 from rota.sched.broker.messages import ServerInfo
 from rota.sched.errors import Unreachable
@@ -59,9 +58,13 @@ async def probe(link: Link) -> Capabilities:
         in_force = await _at_least_once(await Calls.open(link.wire))
     except ChannelGone as gone:
         return Capabilities(link.server, None, f"at-least-once dead-lettering could not be tried: {gone.reason}")
-    note = "" if in_force else (
-        "at-least-once dead-lettering is not in force: a broker crash can lose messages in the delay ladder. "
-        "On 3.10 run `rabbitmqctl enable_feature_flag stream_queue`, then recreate the queues"
+    note = (
+        ""
+        if in_force
+        else (
+            "at-least-once dead-lettering is not in force: a broker crash can lose messages in the delay ladder. "
+            "On 3.10 run `rabbitmqctl enable_feature_flag stream_queue`, then recreate the queues"
+        )
     )
     return Capabilities(link.server, in_force, note)
 

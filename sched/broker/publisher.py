@@ -11,7 +11,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from pika import exceptions, spec
-
 from rota.sched.broker.channel import Calls
 from rota.sched.broker.confirms import Confirms, give
 from rota.sched.broker.connection import describe, guarded

@@ -168,9 +168,7 @@ def _rung_queue(k: int) -> Queue:
 def _rung_bindings(k: int) -> list[Binding]:
     """What exchange k does: the highest set digit of k..0 names the rung, and no digit set means due."""
     passed = ["*"] * (RUNGS - 1 - k)
-    to_rungs = [
-        Binding(rung(k), rung(j), ".".join([*passed, *["0"] * (k - j), "1", "#"])) for j in range(k, -1, -1)
-    ]
+    to_rungs = [Binding(rung(k), rung(j), ".".join([*passed, *["0"] * (k - j), "1", "#"])) for j in range(k, -1, -1)]
     due = Binding(rung(k), DELAY_DUE, ".".join([*passed, *["0"] * (k + 1), "#"]), to_exchange=True)
     return [*to_rungs, due]
 

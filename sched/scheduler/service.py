@@ -163,9 +163,7 @@ class Scheduler:
                 continue
             # Publish the time of waking, look once more, then sleep: a submit in between is seen or wakes us.
             self._wake.clear()
-            due = await self._link.run(
-                self._store.sleep(member, lanes.walk(), lanes.parts, wakeup.longest)
-            )
+            due = await self._link.run(self._store.sleep(member, lanes.walk(), lanes.parts, wakeup.longest))
             if not await dispatcher.round():
                 await self._sleep(due.seconds or 0.0)
             await self._link.run(self._store.wake(member))

@@ -27,11 +27,11 @@ _BOUNDS = {
     "minimum": "at least {}",
     "maximum": "at most {}",
     "pattern": "matching {}",
-    "minLength": "of {} characters or more",
+    "minLength": "of {} or more characters",
     "maxLength": "of at most {} characters",
-    "minItems": "of {} items or more",
+    "minItems": "of {} or more items",
     "maxItems": "of at most {} items",
-    "minProperties": "with {} members or more",
+    "minProperties": "with {} or more members",
     "description": "({})",
 }
 
@@ -83,13 +83,20 @@ def wanted(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return "one of " + ", ".join(map(repr, schema["enum"]))
     for choice in _CHOICES & schema.keys():
-        return " or ".join(dict.fromkeys(map(wanted, schema[choice])))
+        return _either(schema[choice])
     kinds = schema.get("type", [])
     words = [_WORDS.get(kind, kind) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
     bounds = [text.format(schema[name]) for name, text in _BOUNDS.items() if name in schema]
     if schema.get("required"):
         bounds.append("with " + " and ".join(map(repr, schema["required"])))
     return " ".join([" or ".join(words) or "another value", *bounds])
+
+
+def _either(branches: Iterable[Mapping[str, Any]]) -> str:
+    """A choice in words; objects that differ in what they require are one word, told by their first members."""
+    first = [repr(each["required"][0]) for each in branches if each.get("required")]
+    words = [wanted(each) for each in branches if not each.get("required")]
+    return " or ".join(dict.fromkeys([*words, *([f"an object with just one of {', '.join(first)}"] if first else [])]))
 
 
 def _rank(error: ValidationError) -> tuple[int, list[str]]:

@@ -86,9 +86,7 @@ class Submission(Protocol):
         the caller's and comes later.
         """
 
-    def cancel(
-        self, job_id: str, scheduled_for: str | None, *, running: bool, reason: str
-    ) -> Transaction[Cancelled]:
+    def cancel(self, job_id: str, scheduled_for: str | None, *, running: bool, reason: str) -> Transaction[Cancelled]:
         """Ends a job, or one run of it. Nothing found: `Cancelled.nothing`; it has ended, or never was."""
 
     def choose_dead(self, which: DeadFilter) -> Transaction[list[RunKey]]:

@@ -63,7 +63,12 @@ def test_a_name_keeps_a_schedule_single_while_it_lives(client):
 
 def test_submit_many_answers_in_order_and_knows_keys_repeated_within(client, store_url):
     refs = client.submit_many(
-        [send.call("a"), (send.call("b"), after(60)), Submission(send.call("c"), key="k"), Submission(send.call("c"), key="k")]
+        [
+            send.call("a"),
+            (send.call("b"), after(60)),
+            Submission(send.call("c"), key="k"),
+            Submission(send.call("c"), key="k"),
+        ]
     )
     assert [ref.duplicate for ref in refs] == [False, False, False, True]
     assert refs[2].id == refs[3].id

@@ -138,7 +138,9 @@ async def test_a_submit_is_answered_with_an_id_and_a_repetition_with_the_same(st
         assert first == {"ok": True, "job_id": first["job_id"], "duplicate": False}
         service.publish(submit(), message_id="m1")
         assert (await answer(service))[1] == {"ok": True, "job_id": first["job_id"], "duplicate": True}
-        assert rows(store_url, "select id::text, queue, args from rota.job") == [(first["job_id"], "mail", {"to": "a@b"})]
+        assert rows(store_url, "select id::text, queue, args from rota.job") == [
+            (first["job_id"], "mail", {"to": "a@b"})
+        ]
 
 
 async def test_senders_do_not_share_keys(store, store_url, broker_url, service):
@@ -301,7 +303,9 @@ async def test_a_dead_letter_that_is_no_verdict_has_its_run_dispatched_anew(
     d = Dispatch(d.dispatch + older, d.job_id, d.scheduled_for, d.queue, d.handler, d.tenant, d.args)
     rows_ready = "select count(*) from rota.run where ready_at is not null"
     async with scheduler(store_url, broker_url) as (_, collector, consumer):
-        dead_letter(service, encode(d) if d.dispatch > 0 else encode(d).replace(b'"dispatch":0', b'"dispatch":999'), reason)
+        dead_letter(
+            service, encode(d) if d.dispatch > 0 else encode(d).replace(b'"dispatch":0', b'"dispatch":999'), reason
+        )
         await until(lambda: collector.counters["dead_letters"] == 1 and consumer.held == 0, "settled")
         assert rows(store_url, rows_ready) == [(anew,)]
         assert collector.counters["dispatched_anew"] == anew

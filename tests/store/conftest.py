@@ -82,7 +82,9 @@ class House:
         return self.run(self.store.recover(member, 15, 2))
 
     def state(self, key: Any) -> Any:
-        return self.run(self.store.look([RunKey(key.job_id, key.scheduled_for)], 15))[RunKey(key.job_id, key.scheduled_for)]
+        return self.run(self.store.look([RunKey(key.job_id, key.scheduled_for)], 15))[
+            RunKey(key.job_id, key.scheduled_for)
+        ]
 
     def history(self, job_id: str) -> list[tuple[Any, ...]]:
         return self.sql("select outcome, reason, attempt, errors, result from rota.history where job_id = %s", job_id)
@@ -97,5 +99,3 @@ def house(store_url: str) -> Iterator[House]:
     link = store.link("test")
     yield House(store, link)
     link.close()
-
-

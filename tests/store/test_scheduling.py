@@ -79,7 +79,9 @@ def test_a_recurring_job_stays_and_its_cursor_moves_on(house):
     scheduler = house.join()
     job = house.job(when=Schedule(every=3600))
     house.submit(job)
-    house.sql("update rota.job set next_run_at = now() - interval '1 second', scheduled_for = now() - interval '1 second'")
+    house.sql(
+        "update rota.job set next_run_at = now() - interval '1 second', scheduled_for = now() - interval '1 second'"
+    )
     (before,) = house.sql("select scheduled_for from rota.job")
     claimed = house.claim(scheduler)
     (dispatch,) = claimed.dispatches
@@ -118,9 +120,7 @@ def test_a_schedule_that_cannot_be_computed_is_set_aside_and_stops_no_neighbour(
     scheduler = house.join()
     bad, good = house.job(when=Schedule(every=60)), house.job()
     house.submit(bad, good)
-    house.sql(
-        "update rota.job set next_run_at = now(), schedule = '{\"cron\": \"nonsense\"}' where id = %s", bad.id
-    )
+    house.sql('update rota.job set next_run_at = now(), schedule = \'{"cron": "nonsense"}\' where id = %s', bad.id)
     claimed = house.claim(scheduler)
     assert [d.job_id for d in claimed.dispatches] == [good.id]
     ((broken, reason),) = claimed.broken

@@ -181,7 +181,9 @@ def test_runs_whose_begin_was_not_answered_are_found_and_handed_back(house):
 
 def test_a_missing_day_of_history_is_made_by_the_finish_that_needs_it(house):
     *_, begun = house.started()
-    for (name,) in house.sql("select inhrelid::regclass::text from pg_inherits where inhparent = 'rota.history'::regclass"):
+    for (name,) in house.sql(
+        "select inhrelid::regclass::text from pg_inherits where inhparent = 'rota.history'::regclass"
+    ):
         house.sql(f"drop table {name}")
     assert house.run(house.store.finish([End(begun.key, begun.fence, "succeeded")])) == {begun.key}
     assert len(house.history(begun.key.job_id)) == 1

@@ -56,7 +56,9 @@ def connect_options(purpose: str) -> dict[str, Any]:
 def translate(error: Exception) -> RotaError:
     """A driver's error as one of ours, with the remedy."""
     if isinstance(error, (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedColumn)):
-        return NotMigrated(f"the store has no schema for this version of Rota ({_first_line(error)}): run `rota migrate`")
+        return NotMigrated(
+            f"the store has no schema for this version of Rota ({_first_line(error)}): run `rota migrate`"
+        )
     if isinstance(error, (errors.InvalidPassword, errors.InvalidAuthorizationSpecification, errors.InvalidCatalogName)):
         return Unreachable(f"the store refuses: {_first_line(error)}; check ROTA_STORE")
     if isinstance(error, errors.InsufficientPrivilege):

@@ -105,7 +105,5 @@ class MemberStatements:
     @transaction()
     def handlers(self, names: Sequence[str]) -> Steps[dict[str, HandlerRow]]:
         """The announced handlers among `names`."""
-        rows = yield Query(
-            "select name, app, queue, args_schema from rota.handler where name = any(%s)", [list(names)]
-        )
+        rows = yield Query("select name, app, queue, args_schema from rota.handler where name = any(%s)", [list(names)])
         return {row[0]: HandlerRow(*row) for row in rows}

@@ -178,7 +178,9 @@ class ReadingStatements:
         )
         members = yield Query(STATUS_MEMBERS)
         live = [m for m in members if m[5] == "live"]
-        ((owned, unowned),) = yield Query("select count(owner)::int, count(*) filter (where owner is null)::int from rota.partition")
+        ((owned, unowned),) = yield Query(
+            "select count(owner)::int, count(*) filter (where owner is null)::int from rota.partition"
+        )
         states = dict((yield Query("select state, count(*)::int from rota.run group by state")))
         ((oldest, due),) = yield Query(STATUS_DUE, {"per_lane": COUNTED})
         ((oldest_s,),) = yield Query("select extract(epoch from clock_timestamp() - %s::timestamptz)::float8", [oldest])
@@ -195,7 +197,10 @@ class ReadingStatements:
             ended=_ended(members, today),
             dead=dead["n"],
             queues=_queues(queues, live),
-            lag={"oldest_due_s": round(max(0.0, oldest_s or 0.0), 3), **{n: percentiles((m[9] for m in live), n) for n in LAGS}},
+            lag={
+                "oldest_due_s": round(max(0.0, oldest_s or 0.0), 3),
+                **{n: percentiles((m[9] for m in live), n) for n in LAGS},
+            },
             degraded=_degraded(live, unowned),
         )
 
@@ -210,12 +215,12 @@ def _params(which: Filter) -> dict[str, Any]:
 
 
 def _count(table: str, where: str) -> Steps[Row]:
-    ((n,),) = yield Query(
-        f"select count(*)::int from (select from rota.{table} where {where} limit {COUNTED + 1}) x"
-    )
+    ((n,),) = yield Query(f"select count(*)::int from (select from rota.{table} where {where} limit {COUNTED + 1}) x")
     if n <= COUNTED:
         return {"n": n, "estimated": False}
-    ((estimate,),) = yield Query("select greatest(reltuples, 0)::bigint from pg_class where oid = %s::regclass", [f"rota.{table}"])
+    ((estimate,),) = yield Query(
+        "select greatest(reltuples, 0)::bigint from pg_class where oid = %s::regclass", [f"rota.{table}"]
+    )
     return {"n": max(n, int(estimate)), "estimated": True}
 
 

@@ -153,9 +153,7 @@ class SchedulingStatements:
         now = rows[0][0]
         dispatches = [Dispatch(*row[2:9]) for row in rows if row[1] == 0]
         recurring = [row for row in rows if row[1] == 1]
-        served = [
-            Served(int(row[8]) - 1, row[2], datetime.fromisoformat(row[4])) for row in rows if row[1] == 2
-        ]
+        served = [Served(int(row[8]) - 1, row[2], datetime.fromisoformat(row[4])) for row in rows if row[1] == 2]
         plan = _Plan()
         for row in recurring:
             plan.add(job_id=row[3], cursor=row[4], schedule=row[9], live=row[10], now=now)

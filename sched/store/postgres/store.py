@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import psycopg
-import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-import rota.sched.store.migrations as migrations
 from rota.sched.errors import UsageError
 from rota.sched.store.postgres.duties import DutyStatements
 from rota.sched.store.postgres.link import AsyncLink, Link, connect_options, drive, drive_async, translate
@@ -26,6 +19,9 @@ from rota.sched.store.postgres.working import WorkingStatements
 from rota.sched.urls import mask
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
     from rota.sched.store.transaction import Transaction
 
 T = TypeVar("T")
@@ -66,10 +62,14 @@ class PostgresStore(
 
     def engine(self, purpose: str, size: int) -> sa.Engine:
         """A pool of `size` connections for handlers' transactions."""
+        import sqlalchemy as sa  # noqa: PLC0415 - only workers' handlers need it, and it takes a quarter of a second
+
         return sa.create_engine(self._engine_url, **self._pool(purpose, size))
 
     def async_engine(self, purpose: str, size: int) -> AsyncEngine:
         """The asyncio twin of `engine`."""
+        from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - as above
+
         return create_async_engine(self._engine_url, **self._pool(purpose, size))
 
     @staticmethod
@@ -95,38 +95,29 @@ class PostgresStore(
     def _pool(purpose: str, size: int) -> dict[str, Any]:
         options = connect_options(purpose)
         del options["autocommit"]
-        return {"pool_size": size, "max_overflow": 0, "pool_timeout": 30, "pool_pre_ping": True, "connect_args": options}
+        return {
+            "pool_size": size,
+            "max_overflow": 0,
+            "pool_timeout": 30,
+            "pool_pre_ping": True,
+            "connect_args": options,
+        }
 
     def migrate(self) -> str:
         """Brings the schema up to date under a lock; idempotent. Returns the version it has then."""
-        engine = sa.create_engine(self._engine_url, poolclass=sa.NullPool)
-        try:
-            with engine.begin() as connection:
-                config = _alembic()
-                config.attributes["connection"] = connection
-                command.upgrade(config, "head")
-                version = connection.execute(sa.text("select version_num from rota.migration")).scalar_one()
-            with closing(self.link("migrate")) as link:
-                link.run(self.retain(0, 10_000, 0))
-            return str(version)
-        except sa.exc.DBAPIError as error:
-            raise translate(error.orig if isinstance(error.orig, Exception) else error) from None
-        finally:
-            engine.dispose()
+        from rota.sched.store.postgres.migrate import upgrade  # noqa: PLC0415 - as above
+
+        version = upgrade(self._engine_url)
+        with closing(self.link("migrate")) as link:
+            link.run(self.retain(0, 10_000, 0))
+        return version
 
     @staticmethod
     def migration_sql() -> str:
         """The statements that `migrate` would run on an empty database."""
-        text = io.StringIO()
-        command.upgrade(_alembic(text), "head", sql=True)
-        return text.getvalue()
+        from rota.sched.store.postgres.migrate import upgrade_sql  # noqa: PLC0415 - as above
+
+        return upgrade_sql()
 
     def close(self) -> None:
         """Nothing to close: links and engines belong to who opened them."""
-
-
-def _alembic(output: io.StringIO | None = None) -> Config:
-    config = Config(output_buffer=output) if output else Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    return config

@@ -160,7 +160,9 @@ class SubmissionStatements:
     """The future's way in, and what ends or repeats a life by a user's will."""
 
     @transaction(pinned=True)
-    def submit(self, jobs: Sequence[NewJob], *, repeated: bool = False, own_transaction: bool = True) -> Steps[list[Submitted]]:
+    def submit(
+        self, jobs: Sequence[NewJob], *, repeated: bool = False, own_transaction: bool = True
+    ) -> Steps[list[Submitted]]:
         """Stores jobs, all or none, and answers each in order.
 
         Instants without an offset from the caller are the store's: "now" is its clock. `repeated` says that the answer
@@ -204,7 +206,9 @@ class SubmissionStatements:
         return [RunKey(*row) for row in rows]
 
     @transaction()
-    def redrive(self, which: DeadFilter, args: str | None = None, per_second: float | None = None) -> Steps[list[RunKey]]:
+    def redrive(
+        self, which: DeadFilter, args: str | None = None, per_second: float | None = None
+    ) -> Steps[list[RunKey]]:
         """Dead runs, again: attempts and losses start anew, errors stay, args (JSON text) may be replaced.
 
         Schedulers dispatch them; with `per_second` one after the other at that rate.
