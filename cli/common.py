@@ -7,7 +7,6 @@ import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
 from rota.sched.errors import UsageError
 from rota.sched.settings import Settings
 

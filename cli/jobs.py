@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import sys
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
 from rota.cli import common, output
-from rota.sched.errors import NotFound, RotaError, UsageError
+from rota.sched.errors import NotFound, Refused, UsageError
 from rota.sched.ids import short
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rota.sched.client import Client
+    from rota.sched.store.values import Cancelled, HandlerRow
     from rota.sched.when import When
 
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Job ids, unique beginnings, names, or runs JOB@T.")]
@@ -22,7 +24,7 @@ Runs = Annotated[
 ErrorText = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Only those whose errors contain this.")]
 
 
-def submit(  # noqa: PLR0913 - the words of a submit
+def submit(
     handler: Annotated[str, typer.Argument(help="A handler that some worker has announced.")],
     args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="Arguments, a JSON object.")] = None,
     at: Annotated[
@@ -79,7 +81,7 @@ def submit(  # noqa: PLR0913 - the words of a submit
         output.say(ref.id)
 
 
-def _when(  # noqa: PLR0913, PLR0917 - the options about time
+def _when(
     at: str | None, in_: str | None, cron: str | None, tz: str | None, every: str | None, policies: dict[str, Any]
 ) -> When:
     from rota.sched.durations import instant, seconds  # noqa: PLC0415
@@ -100,13 +102,18 @@ def _when(  # noqa: PLR0913, PLR0917 - the options about time
     return Once() if in_ is None else Once(after=seconds(in_, "--in"))
 
 
-def _announced(client: Client, handler: str) -> Any:
+def _announced(client: Client, handler: str) -> HandlerRow:
     row = client.run(client.store.handlers([handler])).get(handler)
-    if row is None:
-        raise NotFound(
-            f"handler {handler!r} is not known: no worker has announced it. Check the name, or start a worker that has it"
-        )
-    return row
+    if row is not None:
+        return row
+    reading: Any = client.store
+    known = client.run(reading.known_handlers())
+    near = get_close_matches(handler, known, n=3) or known[:10]
+    told = f"known are {', '.join(near)}{' and more' if len(known) > len(near) else ''}" if known else "none is, yet"
+    raise NotFound(
+        f"handler {handler!r} is not known ({told}): check the name, or start a worker that has it; "
+        "workers announce their handlers when they start"
+    )
 
 
 def cancel(
@@ -117,41 +124,47 @@ def cancel(
     json: common.Json = False,
 ) -> None:
     """End jobs, or single runs (JOB@T). What has not begun ends at once; what runs is left unless --running."""
-    failed = False
     with common.client(store) as client:
-        for each in ids:
-            try:
-                done = client.cancel(each, running=running)
-            except RotaError as error:
-                if error.exit_code > 1:
-                    raise
-                failed = True
-                _refused(each, str(error), json=json)
-                continue
-            if done.nothing:
-                failed = True
-                left = "it is running: give --running" if done.running else "it has ended already"
-                _refused(each, f"{each}: nothing to cancel, {left}", json=json)
-            elif json:
-                output.emit(
-                    {"id": each, "job": done.job, "runs": done.runs, "asked": done.asked, "running": done.running}
-                )
-            else:
-                parts = ["job ended"] * done.job + [f"{done.runs} runs ended"] * bool(done.runs)
-                parts += [f"{done.asked} running asked to stop"] * bool(done.asked)
-                output.say(f"{each}: {', '.join(parts)}")
-    if failed:
+        refused = [each for each in ids if not _cancel(client, each, running=running, json=json)]
+    if refused:
         raise typer.Exit(1)
 
 
-def _refused(what: str, message: str, *, json: bool) -> None:
+def _cancel(client: Client, target: str, *, running: bool, json: bool) -> bool:
+    try:
+        done = client.cancel(target, running=running)
+    except Refused as error:
+        return _refused(target, str(error), json=json)
+    if done.nothing:
+        left = "it is running: give --running" if done.running else "it has ended already: see `rota show`"
+        return _refused(target, f"{target}: nothing to cancel, {left}", json=json)
+    if json:
+        output.emit({"id": target, "job": done.job, "runs": done.runs, "asked": done.asked, "running": done.running})
+    else:
+        output.say(f"{target}: {', '.join(_cancelled(done))}")
+    return True
+
+
+def _cancelled(done: Cancelled) -> Iterator[str]:
+    if done.job:
+        yield "job ended"
+    if done.runs:
+        yield f"{done.runs} {'run' if done.runs == 1 else 'runs'} ended"
+    if done.asked:
+        yield f"{done.asked} running asked to stop"
+    elif done.running:
+        yield f"{done.running} running left alone (--running asks it to stop)"
+
+
+def _refused(what: str, message: str, *, json: bool) -> bool:
     if json:
         output.emit({"id": what, "error": message})
     else:
-        print(f"rota: {message}", file=sys.stderr)  # noqa: T201
+        output.complain(message)
+    return False
 
 
-def redrive(  # noqa: PLR0913 - filters
+def redrive(
     runs: Runs = None,
     queue: common.Queue = None,
     handler: common.HandlerOption = None,
@@ -180,7 +193,7 @@ def redrive(  # noqa: PLR0913 - filters
     _tell(keys, "would be redriven" if dry_run else "redriven", runs, json=json)
 
 
-def discard(  # noqa: PLR0913 - filters
+def discard(
     runs: Runs = None,
     queue: common.Queue = None,
     handler: common.HandlerOption = None,
@@ -199,7 +212,7 @@ def discard(  # noqa: PLR0913 - filters
     _tell(keys, "would be discarded" if dry_run else "discarded", runs, json=json)
 
 
-def _which(  # noqa: PLR0913, PLR0917 - filters
+def _which(
     client: Client,
     runs: list[str] | None,
     queue: str | None,

@@ -1,22 +1,64 @@
 """The application `rota`: its commands and its exit codes.
 
-0 done, 1 refused or not found, 2 usage, 3 store or broker not reachable, 130 interrupted. Commands import what they
-need when they run, so that `rota --help` is quick.
+0 done, 1 refused or not found, 2 usage, 3 store or broker not reachable, 130 interrupted, 141 nobody reads the output
+any more. Commands import what they need when they run, so that `rota --help` is quick.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
-from rota.cli import jobs, members, queries
+from rota.cli import jobs, members, preview, queries
 from rota.sched.errors import RotaError
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Commands(TyperGroup):
+    """The group of all commands: what they raise becomes a line on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs one command."""
+        with exit_codes():
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+            return answer
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Makes of what a command raises its exit code. With --debug errors keep their traceback."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except RotaError as error:
+        _fail(error, str(error), error.exit_code)
+    except Exception as error:
+        if type(error).__module__.startswith(("typer", "click")):
+            raise
+        _fail(error, f"unexpected {type(error).__name__}: {error}; `rota --debug ...` shows where", 1)
+
+
+def _fail(error: Exception, message: str, code: int) -> None:
+    if os.environ.get("ROTA_DEBUG"):
+        raise error
+    print(f"rota: {message}", file=sys.stderr)  # noqa: T201 - the command line speaks here
+    sys.exit(code)
+
 
 app = typer.Typer(
     name="rota",
+    cls=Commands,
     help="Jobs at a time, on a schedule or now, on Postgres and RabbitMQ: near their time, once in effect.",
     epilog="Settings come from ROTA_STORE, ROTA_BROKER, ROTA_APP and other ROTA_* variables: see `rota config`.",
     no_args_is_help=True,
@@ -36,33 +78,11 @@ def options(
         os.environ["ROTA_DEBUG"] = "1"
 
 
-@app.command()
-def version() -> None:
-    """Print Rota's version."""
-    from rota.sched.version import VERSION  # noqa: PLC0415
-
-    print(VERSION)  # noqa: T201
-
-
-for module in (members, jobs, queries):
+for module in (members, jobs, queries, preview):
     module.add(app)
 
 
 def main() -> None:
     """The console script."""
-    try:
+    with exit_codes():
         app()
-    except RotaError as error:
-        _fail(error, error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-
-
-def _fail(error: RotaError, code: int) -> None:
-    if os.environ.get("ROTA_DEBUG"):
-        raise error
-    print(f"rota: {error}", file=sys.stderr)  # noqa: T201
-    sys.exit(code)

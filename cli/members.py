@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
 from rota.cli import common, logs, output
 
 if TYPE_CHECKING:
@@ -15,6 +14,11 @@ Level = Annotated[str | None, typer.Option("--log-level", help="debug, info, war
 Drain = Annotated[
     str | None, typer.Option("--drain-timeout", metavar="D", help="Longest drain after SIGTERM, default 30s.")
 ]
+
+Lease = Annotated[
+    str | None, typer.Option("--lease", metavar="D", help="A member unheard of for this long is dead, default 15s.")
+]
+Beat = Annotated[str | None, typer.Option("--beat", metavar="D", help="Time between heartbeats, default 5s.")]
 
 
 def migrate(
@@ -29,7 +33,11 @@ def migrate(
     settings = common.settings(store=store).need("store")
     opened = open_store(settings.store)
     if sql:
-        output.say(opened.migration_sql())
+        text = opened.migration_sql()
+        if json:
+            output.emit({"sql": text})
+        else:
+            output.say(text)
         return
     version = opened.migrate()
     if json:
@@ -41,13 +49,28 @@ def migrate(
 def scheduler(
     store: common.Store = None,
     broker: common.Broker = None,
+    lease: Lease = None,
+    beat: Beat = None,
+    batch: Annotated[int | None, typer.Option(help="Jobs claimed at once at most, default 500.")] = None,
+    confirm_window: Annotated[int | None, typer.Option(help="Publishes not yet confirmed, default 2000.")] = None,
+    history_days: Annotated[int | None, typer.Option(help="Days that ended runs are kept, default 30.")] = None,
     drain_timeout: Drain = None,
     log_level: Level = None,
     *,
     json: Annotated[bool, typer.Option("--json", help="Log as JSON lines.")] = False,
 ) -> None:
     """Run a scheduler until SIGTERM, then drain."""
-    settings = common.settings(store=store, broker=broker, drain_timeout=drain_timeout, log_level=log_level)
+    settings = common.settings(
+        store=store,
+        broker=broker,
+        lease=lease,
+        beat=beat,
+        batch=batch,
+        confirm_window=confirm_window,
+        history_days=history_days,
+        drain_timeout=drain_timeout,
+        log_level=log_level,
+    )
     settings.need("store", "broker")
     logs.configure(settings.log_level, as_json=json)
     from rota.sched.scheduler.service import run_scheduler  # noqa: PLC0415
@@ -55,7 +78,7 @@ def scheduler(
     raise typer.Exit(run_scheduler(settings))
 
 
-def worker(  # noqa: PLR0913 - the options of a worker
+def worker(
     app: Annotated[str | None, typer.Argument(metavar="MODULE:app", help="The app, default ROTA_APP.")] = None,
     store: common.Store = None,
     broker: common.Broker = None,
@@ -67,6 +90,8 @@ def worker(  # noqa: PLR0913 - the options of a worker
     prefetch: Annotated[
         int | None, typer.Option(help="Deliveries held at most; default 4 x concurrency, 128 at least.")
     ] = None,
+    lease: Lease = None,
+    beat: Beat = None,
     drain_timeout: Drain = None,
     log_level: Level = None,
     *,
@@ -81,6 +106,8 @@ def worker(  # noqa: PLR0913 - the options of a worker
         concurrency=concurrency,
         processes=processes,
         prefetch=prefetch,
+        lease=lease,
+        beat=beat,
         drain_timeout=drain_timeout,
         log_level=log_level,
     )

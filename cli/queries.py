@@ -1,19 +1,18 @@
-"""Commands that look: jobs, runs, history, dead, show, status, top, preview, config, schema."""
+"""Commands that look: jobs, runs, history, dead, show, status, top, config, schema."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
 from rota.cli import common, output
-from rota.sched.errors import RotaError, UsageError
+from rota.sched.errors import NotFound, UsageError
 from rota.sched.ids import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rota.sched.client import Client
     from rota.sched.store.views import Filter, JobView, Row
 
 
@@ -23,7 +22,7 @@ def _filter(**fields: Any) -> Filter:
     return Filter(**{**fields, "since": common.since(fields.get("since"))})
 
 
-def jobs(  # noqa: PLR0913 - filters
+def jobs(
     queue: common.Queue = None,
     handler: common.HandlerOption = None,
     tenant: common.Tenant = None,
@@ -59,7 +58,7 @@ def jobs(  # noqa: PLR0913 - filters
     )
 
 
-def runs(  # noqa: PLR0913 - filters
+def runs(
     queue: common.Queue = None,
     handler: common.HandlerOption = None,
     tenant: common.Tenant = None,
@@ -94,7 +93,7 @@ def runs(  # noqa: PLR0913 - filters
     )
 
 
-def dead(  # noqa: PLR0913 - filters
+def dead(
     queue: common.Queue = None,
     handler: common.HandlerOption = None,
     tenant: common.Tenant = None,
@@ -129,14 +128,30 @@ def show(
     *,
     json: common.Json = False,
 ) -> None:
-    """Show all that is known of a job: its future, its live runs, its dead ones, its past."""
+    """Show all that is known of a job: its future, its live runs, its dead ones, its past. Of JOB@T only that run."""
+    from rota.sched.ids import split_run  # noqa: PLC0415
+
+    job, tick = split_run(id)
     with common.client(store) as client:
-        view = client.get(id)
+        view = client.get(job) if tick is None else _one_run(client, job, tick)
     if json:
         output.emit(view.to_json())
         return
     for line in _picture(view):
         output.say(line)
+
+
+def _one_run(client: Client, job: str, tick: str) -> JobView:
+    from rota.sched.store.views import JobView  # noqa: PLC0415
+
+    whole = client.get(job)
+    which = _filter(job=whole.id, tick=tick)
+    lists = (client.store.list_runs, client.store.list_dead, client.store.list_history)
+    runs, dead, history = (client.run(each(which)) for each in lists)
+    future = whole.job if whole.job and whole.job["scheduled_for"] == tick else None
+    if not (future or runs or dead or history):
+        raise NotFound(f"job {short(whole.id)} has no run at {tick}: `rota show {short(whole.id)}` lists those it has")
+    return JobView(whole.id, future, runs, dead, history)
 
 
 def _picture(view: JobView) -> Iterator[str]:
@@ -168,92 +183,26 @@ def status(store: common.Store = None, *, json: common.Json = False) -> None:
     if json:
         output.emit(view.to_json())
         return
-    from rota.cli.top import lines  # noqa: PLC0415
+    from rota.cli.picture import picture  # noqa: PLC0415
 
-    for line in lines(view):
-        output.say(line)
+    for line in picture(view):
+        output.rich(line)
 
 
 def top(
     store: common.Store = None,
-    interval: Annotated[str, typer.Option("--interval", metavar="D", help="Time between pictures.")] = "1s",
+    broker: common.Broker = None,
+    interval: Annotated[
+        str, typer.Option("--interval", metavar="D", help="Time between looks at the store, 0.1 s at least.")
+    ] = "1s",
 ) -> None:
     """The status, live. `q` quits."""
     from rota.cli.top import run_top  # noqa: PLC0415
     from rota.sched.durations import seconds  # noqa: PLC0415
 
-    run_top(common.settings(store=store).need("store").store, max(0.1, seconds(interval, "--interval")))
-
-
-def preview(  # noqa: PLR0913 - options
-    expr: Annotated[str | None, typer.Argument(metavar="EXPR", help="A cron expression.")] = None,
-    tz: Annotated[str, typer.Option("--tz", metavar="ZONE", help="IANA zone.")] = "UTC",
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="T", help="Fires after this instant, default now.")
-    ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, max=1000, help="How many.")] = 5,
-    batch: Annotated[
-        str | None, typer.Option("--batch", metavar="FILE", help="JSON lines with expr, tz, after; - is stdin.")
-    ] = None,
-    *,
-    json: common.Json = False,
-) -> None:
-    """Print the next fires of a cron expression, local and UTC, clock changes marked. Needs no store."""
-    if batch is not None:
-        _preview_batch(batch, count)
-        return
-    if expr is None:
-        raise UsageError("which expression? rota preview '*/15 9-17 * * mon-fri' --tz Europe/Paris")
-    fires = _fires(expr, tz, after, count)
-    if json:
-        output.emit(
-            {
-                "fires": [_second(f.utc) for f in fires],
-                "local": [f.local.isoformat() for f in fires],
-                "notes": [f.note for f in fires],
-                "tz": tz,
-            }
-        )
-        return
-    output.table(["LOCAL", "UTC", "NOTE"], ((f.local.isoformat(), _second(f.utc), f.note) for f in fires), "never")
-
-
-def _fires(expr: str, tz: str, after: str | None, count: int) -> Any:
-    from datetime import UTC, datetime  # noqa: PLC0415
-
-    from rota.sched.durations import instant  # noqa: PLC0415
-    from rota.sched.timing import fires  # noqa: PLC0415
-    from rota.sched.when import Schedule  # noqa: PLC0415
-
-    start = datetime.now(UTC) if after is None else instant(after, "after")
-    return fires(Schedule(cron=expr, tz=tz), start, count)
-
-
-def _preview_batch(file: str, count: int) -> None:
-    import json as jsonlib  # noqa: PLC0415
-    from contextlib import nullcontext  # noqa: PLC0415
-    from pathlib import Path  # noqa: PLC0415
-
-    try:
-        source = nullcontext(sys.stdin) if file == "-" else Path(file).open(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--batch {file}: {error.strerror}") from None
-    with source as lines:
-        for line in lines:
-            if not line.strip():
-                continue
-            try:
-                row = jsonlib.loads(line)
-                if not isinstance(row, dict) or not isinstance(row.get("expr"), str):
-                    raise UsageError(f"no expr in {line.strip()!r:.200}")
-                found = _fires(row["expr"], row.get("tz") or "UTC", row.get("after"), int(row.get("count") or count))
-                output.emit({"fires": [_second(f.utc) for f in found]})
-            except (RotaError, ValueError) as error:
-                output.emit({"error": str(error)})
-
-
-def _second(at: Any) -> str:
-    return str(at.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    pause = max(0.1, seconds(interval, "--interval"))
+    settings = common.settings(store=store, broker=broker).need("store")
+    run_top(settings.store, settings.to_json()["broker"], pause)
 
 
 def config(store: common.Store = None, broker: common.Broker = None, *, json: common.Json = False) -> None:
@@ -323,10 +272,6 @@ def add(app: typer.Typer) -> None:
         (show, ["rota show 0199c1d2-7b31-7c0e", "rota show nightly-refresh --json"]),
         (status, ["rota status", "rota status --json"]),
         (top, ["rota top", "rota top --interval 5s"]),
-        (
-            preview,
-            ["rota preview '*/15 9-17 * * mon-fri' --tz Europe/Paris --count 3", "rota preview --batch crons.jsonl"],
-        ),
         (config, ["rota config --json"]),
         (schema, ["rota schema job.submit"]),
     ):

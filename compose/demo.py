@@ -63,7 +63,7 @@ class Demo:
         self.until(lambda: self.value("select count(*) from rota.handler") > 0, 30, "a worker to come up")
         self.until(
             lambda: self.value("select count(owner) from rota.partition") == 64, 30, "the partitions to be owned"
-        )  # noqa: PLR2004
+        )
         self.begun = time.monotonic()
         schedules(self.store, self.acks)
         threads = [
@@ -136,7 +136,9 @@ class Demo:
         self.say(f"froze worker {worker.pid} inside {len(jobs)} transactions")
         again = "select count(*) from rota.run where job_id = any(%s) and state = 'running' and not owner = any(%s)"
         try:
-            self.until(lambda: self.value(again, jobs, old) == len(jobs), 30, "its runs to begin elsewhere", fatal=False)
+            self.until(
+                lambda: self.value(again, jobs, old) == len(jobs), 30, "its runs to begin elsewhere", fatal=False
+            )
             self.say(f"{self.value(again, jobs, old)} of them run elsewhere: the frozen worker wakes up")
         finally:
             self.members.thaw(worker)

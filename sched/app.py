@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_OPTIONS = {"name", "queue", "retry", "timeout"}
 
 __all__ = [
     "App",
@@ -162,23 +161,31 @@ class App:
     @overload
     def handler(
         self,
+        /,
         *,
         name: str | None = None,
         queue: str | None = None,
         retry: Retry | None = None,
         timeout: float | str | timedelta | None = None,
     ) -> _Decorator: ...
-    def handler(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    def handler(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        retry: Retry | None = None,
+        timeout: float | str | timedelta | None = None,
+    ) -> Any:
         """Makes a function a handler, with or without options.
 
         `queue` (default: the app's name), `retry` (a Retry), `timeout` (seconds or text; an async handler is stopped
         then, a sync one sees it in `ctx.deadline` and `ctx.cancelled`), `name` (default: the function's). Raises
         UsageError for a name that is taken, and for a function whose arguments cannot be JSON by name.
         """
-        unknown = sorted(options.keys() - _OPTIONS)
-        if unknown:
-            raise UsageError(f"handler has no option {unknown[0]!r}: use {', '.join(sorted(_OPTIONS))}")
-        return _Decorator(self, options) if function is None else self._add(function)
+        decorate = _Decorator(self, {"name": name, "queue": queue, "retry": retry, "timeout": timeout})
+        return decorate if function is None else decorate(function)
 
     def _add(
         self,

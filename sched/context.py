@@ -9,11 +9,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import sqlalchemy as sa
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
     from rota.sched.app import Call
     from rota.sched.requests import JobRef
     from rota.sched.when import When
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 
 class BothTransaction(Protocol):

@@ -27,7 +27,7 @@ class Heartbeat(threading.Thread):
         member: int,
         beat: float,
         figures: Callable[[], tuple[Mapping[str, Any], int | None]],
-        on_lost: Callable[[], None],
+        on_lost: Callable[[], object],
     ) -> None:
         """`figures` gives the member's stats and watermark, `on_lost` is told of a death; both in this thread."""
         super().__init__(name=f"heartbeat-{member}", daemon=True)

@@ -70,6 +70,7 @@ def _check(w: Work) -> None:
         and 0 < w.dispatch < 1 << 63
         and isinstance(w.handler, str)
         and (w.args is None or isinstance(w.args, dict))
+        and (w.tenant is None or isinstance(w.tenant, str))
         and _is_tick(w.scheduled_for)
     )
     if not good:

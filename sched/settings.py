@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from rota.sched.durations import seconds
@@ -27,10 +27,14 @@ LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Each is also an environment variable (`ROTA_` and its name in capitals). Durations in seconds, or text."""
+    """Each is also an environment variable (`ROTA_` and its name in capitals). Durations in seconds, or text.
 
-    store: str = ""
-    broker: str = ""
+    Raises UsageError for a value that cannot be used, with the variable's name and what to give. The repr has no URL,
+    so no password.
+    """
+
+    store: str = field(default="", repr=False)
+    broker: str = field(default="", repr=False)
     app: str = ""
     lease: float = 15.0
     beat: float = 5.0
@@ -55,10 +59,10 @@ class Settings:
             check_name(queue, "queue")
         if self.log_level not in LEVELS:
             raise UsageError(f"ROTA_LOG_LEVEL is {self.log_level!r}: use one of {', '.join(LEVELS)}")
-        if not 0 < self.beat <= self.lease / 2:
+        if not 0 < self.beat < self.lease / 2:
             raise UsageError(
-                f"ROTA_BEAT is {self.beat:g} s and ROTA_LEASE {self.lease:g} s: "
-                "a lease must last two heartbeats at least, or the living are taken for dead"
+                f"ROTA_BEAT is {self.beat:g} s and ROTA_LEASE {self.lease:g} s: a heartbeat must come more than twice "
+                f"in a lease, or the living are taken for dead; set ROTA_BEAT between 0 and {self.lease / 2:g} s"
             )
 
     @classmethod
@@ -74,12 +78,13 @@ class Settings:
                 raise UsageError(f"no {name}: set {_variable(name)} or give --{name}, for example {_EXAMPLES[name]}")
         return self
 
-    def to_json(self) -> dict[str, Any]:
-        """All of them, with the passwords of URLs masked."""
+    def to_json(self, *, masked: bool = True) -> dict[str, Any]:
+        """All of them; the passwords of URLs masked, unless a process hands them to its own child."""
         value = asdict(self)
         value["queues"] = list(self.queues)
         for name in ("store", "broker"):
-            value[name] = mask(value[name]) if value[name] else None
+            url = value[name]
+            value[name] = (mask(url) if masked else url) or None
         value["app"] = self.app or None
         return value
 

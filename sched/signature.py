@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from jsonschema import Draft202012Validator
-
 from rota.sched.context import Context
 from rota.sched.errors import UsageError
 from rota.sched.schemas.explain import explain, first_of, missing, unknown
@@ -171,7 +170,7 @@ def _of_dict(inner: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def check_args(schema: Mapping[str, Any], args: Mapping[str, Any], handler_name: str) -> None:
-    """Raises UsageError, with the argument, its value and what to give instead, if `args` do not fit a handler's schema.
+    """Raises UsageError, with the argument, its value and the remedy, if `args` do not fit a handler's schema.
 
     `schema` is an `args_schema`, which the store keeps of each handler that a worker has announced.
     """

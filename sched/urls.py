@@ -8,13 +8,12 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from rota.sched.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from urllib.parse import SplitResult
 
 HEARTBEAT = 10
@@ -137,7 +136,7 @@ def _vhost(path: str) -> str:
 class _Options:
     heartbeat: int = HEARTBEAT
     connect_timeout: float = CONNECT_TIMEOUT
-    tls: dict[str, str | bool | None] = field(default_factory=dict)
+    tls: dict[str, Any] = field(default_factory=dict)
 
 
 _TLS_TEXT = {
@@ -170,18 +169,17 @@ def _options(query: str, *, secure: bool) -> _Options:
 
 
 def _tls_option(options: _Options, name: str, value: str, *, secure: bool) -> None:
-    read: Callable[[str], dict[str, str | bool | None]]
     if name in _TLS_TEXT:
-        options_read: dict[str, str | bool | None] = {_TLS_TEXT[name]: value}
+        read: dict[str, str | bool | None] = {_TLS_TEXT[name]: value}
     elif name == "verify":
-        options_read = {"verify": _verify(value)}
+        read = {"verify": _verify(value)}
     elif name == "ssl_options":
-        options_read = _ssl_options(value)
+        read = _ssl_options(value)
     else:
         raise ValueError(f"the option {name!r} is not known")
     if not secure:
         raise ValueError(f"the option {name!r} is for amqps only")
-    options.tls.update(options_read)
+    options.tls.update(read)
 
 
 def _whole(name: str, value: str, *, low: int, high: int) -> int:

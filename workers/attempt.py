@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -20,6 +21,8 @@ RESULT_LIMIT = 64 * 1024
 """Results longer than this (bytes of JSON) are not kept."""
 _MESSAGE_LIMIT = 2000
 _TRACEBACK_LIMIT = 4000
+_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+"""An escaped NUL in JSON text; behind an odd number of backslashes it is a backslash and `u0000`."""
 
 
 @dataclass(eq=False, slots=True)
@@ -122,4 +125,4 @@ def clean(text: str) -> str:
 
 def clean_json(text: str) -> str:
     """JSON text that jsonb can store: what it cannot hold becomes the replacement character."""
-    return clean(text.replace("\\u0000", "\\ufffd"))
+    return clean(_NUL.sub(r"\1\\ufffd", text))

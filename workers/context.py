@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import sqlalchemy as sa
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
     from rota.sched.app import Call
     from rota.sched.store.transaction import Transaction
     from rota.sched.store.values import Submitted
     from rota.workers.attempt import Attempt
     from rota.workers.pools import Pools
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 log = logging.getLogger(__name__)
 

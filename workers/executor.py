@@ -49,7 +49,7 @@ class Executor:
 
     def unstarted(self) -> list[Attempt]:
         """Takes back what no thread has started."""
-        taken = []
+        taken: list[Attempt] = []
         while True:
             try:
                 attempt = self._todo.get_nowait()
@@ -82,7 +82,8 @@ class Executor:
     def _pull(self) -> None:
         while (attempt := self._todo.get()) is not None:
             attempt.started = True
-            value, error = None, None
+            value: Any = None
+            error: BaseException | None = None
             try:
                 value = self._context(attempt).call()
             except BaseException as raised:  # noqa: BLE001 - a handler may raise anything; the thread lives on
@@ -102,7 +103,8 @@ class Executor:
 
     async def _run_async(self, attempt: Attempt) -> None:
         attempt.started = True
-        value, error = None, None
+        value: Any = None
+        error: BaseException | None = None
         try:
             async with asyncio.timeout(attempt.handler.timeout):
                 value = await self._context(attempt).call()

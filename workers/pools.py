@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
     from rota.sched.store.protocols import Store
     from rota.sched.store.transaction import Transaction
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.sched.broker.rabbitmq import Consumer, Publisher
 from rota.sched.broker.topology import work_queue
-from rota.sched.errors import RotaError, Superseded, Unreachable
+from rota.sched.errors import Superseded, Unreachable
 from rota.sched.heartbeat import Heartbeat
 from rota.sched.lifecycle import Backoff, every, stop_on_signals, until_first
 from rota.sched.stats import Stats

@@ -24,7 +24,7 @@ CALL_TIMEOUT = 30.0
 """Seconds for one answer. A broker that needs longer for a declare is not healthy."""
 
 
-class ChannelGone(RotaError):
+class ChannelGone(RotaError):  # noqa: N818 - named like its relatives in rota.sched.errors
     """The channel ended before the answer. `code` of AMQP is `reply_code`: 404 not found, 406 other arguments."""
 
     def __init__(self, reply_code: int, reason: str) -> None:

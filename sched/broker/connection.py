@@ -53,7 +53,7 @@ def guarded(callback: Callable[P, None], on_error: Callable[[], None] | None = N
     return call
 
 
-class Wire(AsyncioConnection):
+class Wire(AsyncioConnection):  # type: ignore[misc]  # pika comes without types
     """An AMQP connection. Made by `connect`; all of it belongs to the event loop that runs then."""
 
     def __init__(self, parameters: pika.ConnectionParameters, **callbacks: Any) -> None:
@@ -110,8 +110,9 @@ class Wire(AsyncioConnection):
         """The broker's own words about itself."""
         said: dict[str, Any] = self.server_properties or {}
         version = str(said.get("version", ""))
-        numbers = [int(part) for part in version.split("-", maxsplit=1)[0].split("+", maxsplit=1)[0].split(".") if part.isdecimal()]
-        return ServerInfo(str(said.get("product", "")), tuple(numbers), str(said.get("cluster_name", "")))
+        release = version.partition("-")[0].partition("+")[0]
+        numbers = tuple(int(part) for part in release.split(".") if part.isdecimal())
+        return ServerInfo(str(said.get("product", "")), numbers, str(said.get("cluster_name", "")))
 
     def _output_marshaled_frames(self, marshaled_frames: Sequence[bytes]) -> None:
         if not self._turn:
@@ -142,11 +143,14 @@ async def connect(address: BrokerAddress, name: str) -> Wire:
             opened.set_exception(_unreachable(address, error))
         _end(wire, error)
 
-    wire = Wire(
+    def on_close(_: Any, error: BaseException) -> None:
+        _end(wire, error)
+
+    wire: Wire = Wire(
         parameters(address, name),
         on_open_callback=guarded(on_open),
         on_open_error_callback=guarded(on_open_error),
-        on_close_callback=guarded(lambda _, error: _end(wire, error)),
+        on_close_callback=guarded(on_close),
     )
     try:
         async with asyncio.timeout(address.connect_timeout + STACK_TIMEOUT + 1):

@@ -75,9 +75,10 @@ class Consumer(Link):
         return len(self._window)
 
     async def consume(self, queue: str, prefetch: int, on_message: Callable[[Delivery], None]) -> None:
-        """Take from the broker's queue `queue`, at most `prefetch` unacknowledged at a time, now and in every later
-        epoch until `cancel`. All queues share one channel, so that a multiple ack covers them all.
+        """Take from the broker's queue `queue`, now and in every later epoch until `cancel`.
 
+        At most `prefetch` are unacknowledged at a time. All queues share one channel, so that a multiple ack
+        covers them all.
         A queue that is not there ends the epoch, and the next is tried with a growing delay: declare it in `on_up`.
         Raises UsageError for a wrong prefetch and for a queue that is consumed already.
         """
@@ -103,8 +104,9 @@ class Consumer(Link):
                 await self._listen(self._side, subscription)
 
     async def cancel(self, queue: str | None = None) -> None:
-        """Stop consuming `queue`, or all queues. What is held stays held and can be settled; what arrives
-        meanwhile goes back. Subscriptions go on.
+        """Stop consuming `queue`, or all queues.
+
+        What is held stays held and can be settled; what arrives meanwhile goes back. Subscriptions go on.
         """
         for each in [queue] if queue is not None else list(self._queues):
             self._queues.pop(each, None)
@@ -222,7 +224,7 @@ class Consumer(Link):
         if calls is self._calls or calls is self._side:
             self._end_session(describe(error))
 
-    def _detach(self, reason: str) -> None:
+    def _detach(self, reason: str) -> None:  # noqa: ARG002 - the hook's signature
         calls, self._calls, self._side, side = self._calls, None, None, self._side
         for each in (calls, side):
             if each is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rota.sched.broker.channel import Calls, ChannelGone
 from rota.sched.broker.messages import Depth, Drift
@@ -27,7 +27,7 @@ class Declarer:
         self._wire = wire
         self._calls: Calls | None = None
 
-    async def __aenter__(self) -> Declarer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

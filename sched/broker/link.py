@@ -33,7 +33,7 @@ STABLE = 5.0
 _SLOWEST = 10
 
 
-class SessionEnded(RotaError):
+class SessionEnded(RotaError):  # noqa: N818 - named like its relatives in rota.sched.errors
     """The session was lost while it was being set up."""
 
 
@@ -177,8 +177,9 @@ class Link:
         """Await `work`, but not longer than the session lives."""
         assert self._lost is not None
         task = asyncio.ensure_future(work)
+        either: list[asyncio.Future[Any]] = [task, self._lost]
         try:
-            await asyncio.wait([task, self._lost], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not task.done():
                 task.cancel()
@@ -232,8 +233,8 @@ class Link:
                 self._started.set_exception(error)
 
     def _backoff(self) -> float:
-        longest = min(BACKOFF_LAST, BACKOFF_FIRST * 2 ** min(self._failures - 1, _SLOWEST))
-        return longest * random.uniform(0.5, 1)  # noqa: S311 - jitter
+        longest = min(BACKOFF_LAST, BACKOFF_FIRST * 2.0 ** min(self._failures - 1, _SLOWEST))
+        return float(longest) * random.uniform(0.5, 1)  # noqa: S311 - jitter
 
     def _on_blocked(self, _: Any, frame: Any) -> None:
         self.blocked = True

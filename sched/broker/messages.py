@@ -28,8 +28,10 @@ class Publish(enum.Enum):
 
 
 class Outgoing:
-    """A message to publish, always persistent. Headers are of str and int only, keys and short fields are at
-    most 255 bytes, `expiration` is in milliseconds. The checks are made by `publish`, which raises UsageError.
+    """A message to publish, always persistent.
+
+    Headers are of str and int only, keys and short fields are at most 255 bytes, `expiration` is in milliseconds.
+    The checks are made by `publish`, which raises UsageError.
     """
 
     __slots__ = (
@@ -127,8 +129,10 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What a passive declare says. On a quorum queue (0, 0) proves that nothing is ready and nothing is unacked;
-    `messages` alone counts only what is ready.
+    """What a passive declare says.
+
+    On a quorum queue (0, 0) proves that nothing is ready and nothing is unacked; `messages` alone counts only what
+    is ready.
     """
 
     messages: int

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from pika import exceptions, spec
 from rota.sched.broker.channel import CALL_TIMEOUT, Calls, ChannelGone
-from rota.sched.broker.messages import ServerInfo
 from rota.sched.errors import Unreachable
 
 if TYPE_CHECKING:
     from rota.sched.broker.link import Link
+    from rota.sched.broker.messages import ServerInfo
 
 _TRIES = 6
 _PROBE_EXPIRES_MS = 60_000
@@ -97,8 +97,9 @@ async def _at_least_once(calls: Calls) -> bool:
 async def _publish(calls: Calls, queue: str, confirms: asyncio.Queue[bool]) -> bool:
     calls.raw.basic_publish("", queue, b"probe", spec.BasicProperties(delivery_mode=2))
     confirm = asyncio.ensure_future(confirms.get())
+    either: list[asyncio.Future[Any]] = [confirm, calls.lost]
     try:
-        await asyncio.wait([confirm, calls.lost], timeout=CALL_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, timeout=CALL_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
         if confirm.done():
             return confirm.result()
         if calls.lost.done():

@@ -109,7 +109,7 @@ class Publisher(Link):
         self._marks.clear()
         self._watch = asyncio.get_running_loop().call_later(_WATCH_EVERY, self._watch_confirms)
 
-    def _detach(self, reason: str) -> None:
+    def _detach(self, reason: str) -> None:  # noqa: ARG002 - the hook's signature
         calls, self._calls, self._out = self._calls, None, None
         if calls is not None:
             calls.shut()

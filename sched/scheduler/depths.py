@@ -36,7 +36,7 @@ class Depths:
     def __init__(self) -> None:
         self._queues: dict[str, _Queue] = {}
 
-    def set(self, queues: Iterable[tuple[str, int]]) -> None:
+    def know(self, queues: Iterable[tuple[str, int]]) -> None:
         """The store's queues that are not paused, with their caps."""
         old = self._queues
         self._queues = {}
@@ -48,11 +48,6 @@ class Depths:
         """One more run was handed to the broker."""
         if queue in self._queues:
             self._queues[queue].since += 1
-
-    @property
-    def names(self) -> set[str]:
-        """All queues."""
-        return set(self._queues)
 
     @property
     def open(self) -> list[str]:

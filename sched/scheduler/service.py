@@ -185,7 +185,7 @@ class Scheduler:
     async def _sweep(self, lanes: LaneBook) -> None:
         queues = await self._tolerant("queues", self._link.run(self._store.queues()))
         if queues is not None:
-            self._depths.set(queues)
+            self._depths.know(queues)
         lanes.set(lanes.parts, self._depths.open)
         lanes.rewind()
         self._wake.set()
@@ -196,7 +196,7 @@ class Scheduler:
             # A submit may have made a queue that we do not know yet.
             queues = await self._tolerant("queues", self._link.run(self._store.queues()))
             if queues is not None:
-                self._depths.set(queues)
+                self._depths.know(queues)
         if self._publisher.up:
             await self._tolerant("depths", self._depths.ask(self._publisher))
         before = len(lanes)

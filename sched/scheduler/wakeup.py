@@ -10,7 +10,6 @@ import logging
 from typing import TYPE_CHECKING
 
 import psycopg
-
 from rota.sched.errors import RotaError
 
 if TYPE_CHECKING:

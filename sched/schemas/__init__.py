@@ -8,7 +8,6 @@ from importlib.resources import files
 from typing import Any
 
 from jsonschema import Draft202012Validator
-
 from rota.sched.errors import UsageError
 from rota.sched.schemas.explain import explain, first_of
 

@@ -1,7 +1,7 @@
 """What is wrong with a value, in the words of its schema: where, which value, and what to give instead. Pure.
 
-jsonschema's own messages speak of schemas ("is not valid under any of the given schemas"), and of the first error of each
-branch. Here a choice (`anyOf`) is narrowed to the branch that the value's members point to.
+jsonschema's own messages speak of schemas ("is not valid under any of the given schemas"). Here a choice (`anyOf`) is
+narrowed to the branch that the value's members point to.
 """
 
 from __future__ import annotations

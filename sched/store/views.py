@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,13 +13,17 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which rows of a list: everything that fits all of what is given, the newest first, `limit` at most."""
+    """Which rows of a list: everything that fits all of what is given, the newest first, `limit` at most.
+
+    `job` is a full id, `tick` the run's instant as `split_run` gives it, `error` text within reason or errors.
+    """
 
     queue: str | None = None
     handler: str | None = None
     tenant: str | None = None
     state: str | None = None
     job: str | None = None
+    tick: str | None = None
     error: str | None = None
     since: datetime | None = None
     limit: int = 50
@@ -60,7 +64,12 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class StatusView:
-    """One picture of everything, as `rota status --json` has it."""
+    """One picture of everything, as `rota status --json` has it.
+
+    `ended` counts runs by outcome since the start of the day (UTC), `returned` attempts that ended for now (retry,
+    snooze, release); both are sums of the members' counters, so what a killed member did after its last heartbeat is
+    missing. `estimated` names the totals that are too large to be counted.
+    """
 
     now: str
     members: list[Row]
@@ -72,7 +81,9 @@ class StatusView:
     queues: list[Row]
     lag: Row
     degraded: list[str]
+    returned: dict[str, int] = field(default_factory=dict)
+    estimated: list[str] = field(default_factory=list)
 
     def to_json(self) -> Row:
         """With the keys of the interface."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {f.name: getattr(self, f.name) for f in fields(self)}

@@ -13,7 +13,6 @@ from datetime import datetime
 from functools import lru_cache
 
 from croniter import CroniterBadDateError, CroniterError, croniter
-
 from rota.sched.errors import UsageError
 
 MACROS = {

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from croniter import CroniterBadDateError
-
 from rota.sched.timing.cron import Cron, next_match, parse
 from rota.sched.timing.zones import transitions, zone
 

@@ -7,14 +7,13 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from psycopg.rows import dict_row
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
-
 from rota.sched.app import App
 from rota.sched.client import AsyncClient, Client
 from rota.sched.errors import Conflict, NotFound, NotMigrated, UsageError
 from rota.sched.requests import Submission
 from rota.sched.when import after, every
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
 app = App("billing")
 

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 import pika
 import psycopg
 import pytest
-
 from rota.sched.app import Call
 from rota.sched.broker.rabbitmq import Consumer, Publisher
 from rota.sched.errors import Unreachable

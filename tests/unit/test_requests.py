@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from rota.sched import commands, plans, requests
 from rota.sched.app import App, Call
 from rota.sched.broker.messages import Delivery

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from alembic import context
 from sqlalchemy import text
 
@@ -10,7 +12,7 @@ LOCK = 0x726F7461
 
 
 def run() -> None:
-    settings = {"version_table": "migration", "version_table_schema": "rota"}
+    settings: dict[str, Any] = {"version_table": "migration", "version_table_schema": "rota"}
     prepare = (f"select pg_advisory_xact_lock({LOCK})", "create schema if not exists rota")
     if context.is_offline_mode():
         context.configure(dialect_name="postgresql", literal_binds=True, **settings)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg import errors, sql
-
 from rota.sched.errors import NotMigrated, RotaError, Unreachable, UsageError
 from rota.sched.store.postgres.duties import make_days
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from psycopg.types.json import Jsonb
-
 from rota.sched.scheduler.shares import rebalance
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import HandlerRow, NewMember

@@ -8,7 +8,6 @@ from pathlib import Path
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
-
 from rota.sched.store import migrations
 from rota.sched.store.postgres.link import translate
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.sched.errors import NotFound, Refused
-from rota.sched.ids import id_range, short
-from rota.sched.model import STATES
+from rota.sched.ids import PARTITIONS, id_range, short
+from rota.sched.model import OUTCOMES, STATES
 from rota.sched.stats import LAGS, percentiles
 from rota.sched.store.postgres.text import tick
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.views import Filter, JobView, Row, StatusView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 COUNTED = 10_000
 """Rows of job and dead are counted up to here; beyond, the planner's estimate is told, and said to be one."""
+
+RETURNS = ("retry", "snooze", "release")
+"""Ends of an attempt that are not the run's."""
 
 _JOB = {
     "id": "id::text",
@@ -63,37 +65,39 @@ _PAST = {
 _HISTORY = {**_PAST, "outcome": "outcome", "ended_at": tick("ended_at"), "result": "result"}
 _DEAD = {**_PAST, "died_at": tick("died_at")}
 
-_FIND = """
-select distinct id::text, name from (
-  select id, name from rota.job where id between %(low)s and %(high)s
-  union all select job_id, null from rota.run where job_id between %(low)s and %(high)s
-  union all select job_id, null from rota.dead where job_id between %(low)s and %(high)s
-  union all (select job_id, null from rota.history where job_id between %(low)s and %(high)s limit 50)
-) x order by 1 limit 5
-"""
+_PLACES = (("job", "id"), ("run", "job_id"), ("dead", "job_id"), ("history", "job_id"))
+
+
+def _ends(table: str, column: str) -> str:
+    """The first few ids of a range and its last one: enough to tell one from many, however large the range is."""
+    within = f"select {column} as id from rota.{table} where {column} between %(low)s and %(high)s order by {column}"
+    return f"({within} limit 3) union all ({within} desc limit 1)"
+
+
+FIND = f"select distinct id::text from ({' union all '.join(_ends(*place) for place in _PLACES)}) x order by 1 limit 5"
 
 _WHERE = """(%(queue)s::text is null or queue = %(queue)s)
   and (%(handler)s::text is null or handler = %(handler)s)
   and (%(tenant)s::text is null or tenant = %(tenant)s)"""
 
 STATUS_MEMBERS = f"""
-select m.id, m.kind, m.host, m.pid, m.version, m.state, {tick("m.started_at")},
-  extract(epoch from clock_timestamp() - m.beat_at)::float8,
-  (select count(*)::int from rota.partition p where p.owner = m.id), m.stats
+select m.id, m.kind, m.host, m.pid, m.version, m.state, {tick("m.started_at")} as started_at,
+  round(extract(epoch from clock_timestamp() - m.beat_at)::numeric, 3)::float8 as beat_s,
+  (select count(*)::int from rota.partition p where p.owner = m.id) as partitions, m.stats
 from rota.member m
 where m.state = 'live' or m.ended_at >= date_trunc('day', clock_timestamp() at time zone 'utc') at time zone 'utc'
 order by m.id
 """
 
-STATUS_DUE = """
-select min(d.at), coalesce(sum(d.n), 0)::int from (select generate_series(0, 63)) lane(part)
-cross join rota.queue q
-cross join lateral (
-  select min(x.next_run_at) as at, count(*) as n from (
-    select j.next_run_at from rota.job j
-    where j.part = lane.part and j.queue = q.name and not j.paused and j.next_run_at <= clock_timestamp()
-    order by j.next_run_at limit %(per_lane)s) x) d
+_LANES = """(select generate_series(0, %(last_part)s::int)) lane(part) cross join rota.queue q cross join lateral (
+  select j.next_run_at from rota.job j
+  where j.part = lane.part and j.queue = q.name and not j.paused and j.next_run_at <= clock_timestamp()
+  order by j.next_run_at limit %(each)s) due"""
+
+STATUS_OLDEST = f"""
+select coalesce(round(extract(epoch from clock_timestamp() - min(due.next_run_at))::numeric, 3), 0)::float8 from {_LANES}
 """
+STATUS_DUE = f"select count(*)::int from (select from {_LANES} limit %(each)s) x"
 
 
 class ReadingStatements:
@@ -108,8 +112,8 @@ class ReadingStatements:
         rows = yield Query("select id::text from rota.job where name = %s", [text])
         span = id_range(text)
         if not rows and span:
-            rows = yield Query(_FIND, {"low": span.low, "high": span.high})
-        ids = sorted({row[0] for row in rows})
+            rows = yield Query(FIND, {"low": span.low, "high": span.high})
+        ids = [row[0] for row in rows]
         if not ids:
             raise NotFound(f"there is no job {text!r}: give an id, a unique beginning of one, or a schedule's name")
         if len(ids) > 1:
@@ -132,6 +136,12 @@ class ReadingStatements:
         return JobView(job_id, jobs[0] if jobs else None, runs, dead, history)
 
     @transaction()
+    def known_handlers(self, limit: int = 1000) -> Steps[list[str]]:
+        """The names of announced handlers, in order."""
+        rows = yield Query("select name from rota.handler order by name limit %s", [limit])
+        return [row[0] for row in rows]
+
+    @transaction()
     def list_jobs(self, which: Filter) -> Steps[list[Row]]:
         """Jobs that have a future, by when they are due. `state`: scheduled or paused."""
         where = f"""rota.job where {_WHERE}
@@ -146,6 +156,7 @@ class ReadingStatements:
         where = f"""rota.run where {_WHERE}
           and (%(state)s::text is null or state = %(state)s)
           and (%(job)s::uuid is null or job_id = %(job)s)
+          and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s)
           and (%(since)s::timestamptz is null or run.claimed_at >= %(since)s)
           order by run.claimed_at desc limit %(limit)s"""
         return (yield from _rows(_RUN, where, _params(which)))
@@ -156,6 +167,7 @@ class ReadingStatements:
         where = f"""rota.history where {_WHERE}
           and (%(state)s::text is null or outcome = %(state)s)
           and (%(job)s::uuid is null or job_id = %(job)s)
+          and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s)
           and (%(since)s::timestamptz is null or history.ended_at >= %(since)s)
           order by history.ended_at desc limit %(limit)s"""
         return (yield from _rows(_HISTORY, where, _params(which)))
@@ -165,6 +177,7 @@ class ReadingStatements:
         """Dead runs, the latest first."""
         where = f"""rota.dead where {_WHERE}
           and (%(job)s::uuid is null or job_id = %(job)s)
+          and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s)
           and (%(error)s::text is null or strpos(lower(concat(reason, ' ', errors::text)), lower(%(error)s)) > 0)
           and (%(since)s::timestamptz is null or dead.died_at >= %(since)s)
           order by dead.died_at desc limit %(limit)s"""
@@ -172,36 +185,38 @@ class ReadingStatements:
 
     @transaction()
     def status(self) -> Steps[StatusView]:
-        """One picture. Ended runs and lags come from the members' own figures."""
+        """One picture. Ended runs, lags and the broker's queues come from the members' own figures."""
         ((now, today),) = yield Query(
             f"select {tick('clock_timestamp()')}, to_char(clock_timestamp() at time zone 'utc', 'YYYY-MM-DD')"
         )
-        members = yield Query(STATUS_MEMBERS)
-        live = [m for m in members if m[5] == "live"]
+        members = [_member(row, today) for row in (yield Query(STATUS_MEMBERS))]
+        live = [m for m in members if m.row["state"] == "live"]
         ((owned, unowned),) = yield Query(
-            "select count(owner)::int, count(*) filter (where owner is null)::int from rota.partition"
+            "select count(owner)::int, (count(*) - count(owner))::int from rota.partition"
         )
-        states = dict((yield Query("select state, count(*)::int from rota.run group by state")))
-        ((oldest, due),) = yield Query(STATUS_DUE, {"per_lane": COUNTED})
-        ((oldest_s,),) = yield Query("select extract(epoch from clock_timestamp() - %s::timestamptz)::float8", [oldest])
-        jobs = yield from _count("job", "true")
-        paused = yield from _count("job", "paused")
+        states: dict[str, int] = dict((yield Query("select state, count(*)::int from rota.run group by state")))
+        ((oldest,),) = yield Query(STATUS_OLDEST, {"last_part": PARTITIONS - 1, "each": 1})
+        counted = {
+            "scheduled": (yield from _count("job", "true")),
+            "paused": (yield from _count("job", "paused")),
+            "due": (yield from _count_due()),
+        }
         dead = yield from _count("dead", "true")
         queues = yield Query("select name, paused, cap from rota.queue order by name")
+        estimated = [f"jobs.{name}" for name, total in counted.items() if total.estimated]
         return StatusView(
             now=now,
-            members=[_member(m) for m in live],
+            members=[m.row for m in live],
             partitions={"owned": owned, "unowned": unowned},
-            jobs={"scheduled": jobs["n"], "paused": paused["n"], "due": due, "estimated": jobs["estimated"]},
+            jobs={**{name: total.n for name, total in counted.items()}, "estimated": bool(estimated)},
             runs={state: states.get(state, 0) for state in STATES},
-            ended=_ended(members, today),
-            dead=dead["n"],
+            ended=_sum(members, OUTCOMES),
+            dead=dead.n,
             queues=_queues(queues, live),
-            lag={
-                "oldest_due_s": round(max(0.0, oldest_s or 0.0), 3),
-                **{n: percentiles((m[9] for m in live), n) for n in LAGS},
-            },
+            lag={"oldest_due_s": max(0.0, oldest), **{n: percentiles((m.stats for m in live), n) for n in LAGS}},
             degraded=_degraded(live, unowned),
+            returned=_sum(members, RETURNS),
+            estimated=estimated + ["dead"] * dead.estimated,
         )
 
 
@@ -214,52 +229,61 @@ def _params(which: Filter) -> dict[str, Any]:
     return {name: getattr(which, name) for name in Filter.__slots__}
 
 
-def _count(table: str, where: str) -> Steps[Row]:
-    ((n,),) = yield Query(f"select count(*)::int from (select from rota.{table} where {where} limit {COUNTED + 1}) x")
+class _Total(NamedTuple):
+    n: int
+    estimated: bool
+
+
+def _count(table: str, where: str) -> Steps[_Total]:
+    """Rows up to COUNTED exactly; beyond that what the statistics say of the table."""
+    counted = f"select count(*)::int from (select from rota.{table} where {where} limit {COUNTED + 1}) x"
+    ((n,),) = yield Query(counted)
     if n <= COUNTED:
-        return {"n": n, "estimated": False}
-    ((estimate,),) = yield Query(
-        "select greatest(reltuples, 0)::bigint from pg_class where oid = %s::regclass", [f"rota.{table}"]
-    )
-    return {"n": max(n, int(estimate)), "estimated": True}
+        return _Total(n, estimated=False)
+    ((estimate,),) = yield Query("select reltuples::bigint from pg_class where oid = %s::regclass", [f"rota.{table}"])
+    return _Total(max(n, int(estimate)), estimated=True)
 
 
-def _member(m: Sequence[Any]) -> Row:
-    stats = m[9]
-    return {
-        "id": m[0],
-        "kind": m[1],
-        "host": m[2],
-        "pid": m[3],
-        "version": m[4],
-        "state": m[5],
-        "started_at": m[6],
-        "beat_s": round(m[7], 3),
-        "partitions": m[8],
-        "running": stats.get("running", 0),
-        "ended": stats.get("ended", {}),
-    }
+def _count_due() -> Steps[_Total]:
+    """Due jobs up to COUNTED exactly; beyond that 64 times those of one partition: ids spread evenly."""
+    ((n,),) = yield Query(STATUS_DUE, {"last_part": PARTITIONS - 1, "each": COUNTED + 1})
+    if n <= COUNTED:
+        return _Total(n, estimated=False)
+    ((sample,),) = yield Query(STATUS_DUE, {"last_part": 0, "each": 10 * COUNTED})
+    return _Total(max(n, PARTITIONS * sample), estimated=True)
 
 
-def _ended(members: Iterable[Sequence[Any]], today: str) -> dict[str, int]:
-    total = Counter({"succeeded": 0, "dead": 0, "cancelled": 0, "retry": 0})
-    for m in members:
-        if m[9].get("day") == today:
-            total.update(m[9].get("ended", {}))
-    return dict(total)
+class _Member(NamedTuple):
+    row: Row
+    stats: Mapping[str, Any]
 
 
-def _queues(queues: Iterable[Sequence[Any]], live: Iterable[Sequence[Any]]) -> list[Row]:
+def _member(columns: Sequence[Any], today: str) -> _Member:
+    """A member for people, and its own figures; counters of another day are not today's."""
+    stats = columns[-1]
+    names = ("id", "kind", "host", "pid", "version", "state", "started_at", "beat_s", "partitions")
+    row = dict(zip(names, columns[:-1], strict=True))
+    row["running"] = stats.get("running", 0)
+    row["ended"] = stats.get("ended", {}) if stats.get("day") == today else {}
+    return _Member(row, stats)
+
+
+def _sum(members: Iterable[_Member], kinds: Iterable[str]) -> dict[str, int]:
+    members = list(members)
+    return {kind: sum(m.row["ended"].get(kind, 0) for m in members) for kind in kinds}
+
+
+def _queues(queues: Iterable[Sequence[Any]], live: Iterable[_Member]) -> list[Row]:
     depths: dict[str, Row] = {}
-    for m in live:
-        depths.update(m[9].get("queues", {}))
-    nothing = {"ready": None, "consumers": None, "capped": False}
-    return [{"name": name, "paused": paused, "cap": cap, **depths.get(name, nothing)} for name, paused, cap in queues]
+    for member in live:
+        depths.update(member.stats.get("queues", {}))
+    unknown = {"ready": None, "consumers": None, "capped": False}
+    return [{"name": name, "paused": paused, "cap": cap, **depths.get(name, unknown)} for name, paused, cap in queues]
 
 
-def _degraded(live: Sequence[Sequence[Any]], unowned: int) -> list[str]:
-    words = {word for m in live for word in m[9].get("degraded", [])}
-    kinds = {m[1] for m in live}
+def _degraded(live: Sequence[_Member], unowned: int) -> list[str]:
+    words = {word for member in live for word in member.stats.get("degraded", [])}
+    kinds = {member.row["kind"] for member in live}
     words |= {f"no_{kind}" for kind in ("scheduler", "worker") if kind not in kinds}
     if unowned:
         words.add("unowned_partitions")

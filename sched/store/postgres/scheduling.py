@@ -10,7 +10,7 @@ from rota.sched.errors import RotaError, Superseded
 from rota.sched.message import ARGS_INLINE
 from rota.sched.model import Dispatch
 from rota.sched.store.postgres.text import LIVE_MEMBER, tick
-from rota.sched.store.transaction import Query, Rows, Steps, transaction
+from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Claimed, Lanes, NextDue, Served
 from rota.sched.timing import Advance, advance
 from rota.sched.when import Schedule
@@ -222,7 +222,8 @@ class _Plan:
 
     def params(self) -> dict[str, list[Any]]:
         """The arrays of ADVANCE, each sorted by key so that two claims lock in one order."""
-        fired, skipped, moved, broken = map(_columns, (self.fired, self.skipped, self.moved, self.broken), (2, 3, 3, 2))
+        fired, skipped = _columns(self.fired, 2), _columns(self.skipped, 3)
+        moved, broken = _columns(self.moved, 3), _columns(self.broken, 2)
         return {
             "fire_ids": fired[0],
             "fire_at": fired[1],
@@ -238,5 +239,5 @@ class _Plan:
         }
 
 
-def _columns(rows: Rows | list[Any], width: int) -> list[list[Any]]:
+def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
     return [list(column) for column in zip(*sorted(rows), strict=True)] or [[] for _ in range(width)]

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import psycopg
-
 from rota.sched.errors import UsageError
 from rota.sched.store.postgres.duties import DutyStatements
-from rota.sched.store.postgres.link import AsyncLink, Link, connect_options, drive, drive_async, translate
+from rota.sched.store.postgres.link import AsyncLink, Link, connect_options, drive, drive_async
 from rota.sched.store.postgres.members import MemberStatements
 from rota.sched.store.postgres.reading import ReadingStatements
 from rota.sched.store.postgres.scheduling import SchedulingStatements
@@ -20,9 +19,8 @@ from rota.sched.urls import mask
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-
     from rota.sched.store.transaction import Transaction
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 T = TypeVar("T")
 

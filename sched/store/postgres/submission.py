@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from psycopg.types.json import Jsonb
-
 from rota.sched.ids import PARTITIONS, RunKey
 from rota.sched.store.postgres.text import PAST, tick
 from rota.sched.store.transaction import Query, Steps, transaction

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey
@@ -118,7 +118,7 @@ class WorkingStatements:
         """Where runs stand, for deliveries that were not taken: zero rows is never "ack" by itself."""
         params = {"ids": [k.job_id for k in keys], "ticks": [k.scheduled_for for k in keys], "lease": lease}
         rows = yield Query(LOOK, params)
-        found = {RunKey(row[0], row[1]): Standing(RunKey(row[0], row[1]), *row[2:8], row[8] or 0.0) for row in rows}
+        found = {RunKey(row[0], row[1]): _standing(row) for row in rows}
         return {key: found.get(key, Standing(key, None)) for key in keys}
 
     @transaction(pinned=True)
@@ -183,3 +183,10 @@ class WorkingStatements:
             params,
         )
         return len(rows)
+
+
+def _standing(row: tuple[Any, ...]) -> Standing:
+    job_id, at, state, dispatch, fence, owner, cancel_requested, losses, seconds = row
+    return Standing(
+        RunKey(job_id, at), state, dispatch, fence, owner, cancel_requested, losses, 0.0 if seconds is None else seconds
+    )

@@ -1,0 +1,1 @@
+"""The broker's seam: protocol, topology, and the adapter for RabbitMQ."""

@@ -1,0 +1,129 @@
+"""A broker that crashes, freezes and runs out of memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from rota.sched.broker import publisher as publishing
+from rota.sched.broker.rabbitmq import Consumer, Outgoing, Publish, Publisher
+from rota.sched.broker.topology import job_route, work_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rota.sched.broker.rabbitmq import Delivery
+
+
+async def until(condition: Callable[[], object], seconds: float) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is waited for is the broker's, it sets no event
+            await asyncio.sleep(0.02)
+
+
+def publisher(url: str) -> Publisher:
+    async def declare() -> None:
+        assert await made.declare_work_queue("mail") is None
+
+    async def on_up() -> None:
+        assert await made.declare() == []
+        await declare()
+
+    made = Publisher(url, "publisher", on_up=on_up)
+    return made
+
+
+def outgoing(number: int) -> Outgoing:
+    return Outgoing(*job_route("mail"), str(number).encode(), str(number))
+
+
+async def test_a_crash_of_the_broker_loses_nothing_that_was_confirmed_and_both_sides_come_back(make_rabbitmq):
+    node = await asyncio.to_thread(make_rabbitmq)
+    out = publisher(node.url)
+    got: Counter[str] = Counter()
+    lost: list[int] = []
+    downs: list[str] = []
+    source = Consumer(node.url, "consumer", on_lost=lost.append, on_down=downs.append)
+
+    def take(delivery: Delivery) -> None:
+        got[delivery.properties.message_id or ""] += 1
+        source.ack(delivery)
+
+    await out.start(30)
+    confirmed = {n for n in range(500) if await out.send(outgoing(n)) is Publish.CONFIRMED}
+    await source.start(30)
+    await source.consume(work_queue("mail"), 50, take)
+    await until(lambda: got, 20)
+    await asyncio.to_thread(node.crash)
+    await until(lambda: not (out.up or source.up), 20)
+    assert await out.send(outgoing(-1)) is Publish.UNKNOWN
+    assert out.trouble
+    await asyncio.to_thread(node.start)
+    await until(lambda: out.up and source.up, 30)
+    assert await out.send(outgoing(500)) is Publish.CONFIRMED
+    await until(lambda: len(got) == 501, 30)
+    assert set(got) == {str(n) for n in confirmed | {500}}
+    assert lost == [1]
+    assert source.epoch == 2
+    assert len(downs) == 1
+    await source.close()
+    await out.close()
+
+
+async def test_a_frozen_broker_leaves_outcomes_unknown_in_bounded_time_and_is_used_again_when_it_thaws(make_rabbitmq):
+    node = await asyncio.to_thread(make_rabbitmq)
+    out = publisher(f"{node.url}?heartbeat=1")
+    await out.start(30)
+    node.freeze()
+    outcomes: list[Publish] = []
+    for number in range(10):
+        out.publish(outgoing(number), outcomes.append)
+    assert not await out.flush(0.2)
+    await until(lambda: len(outcomes) == 10, 30)
+    assert set(outcomes) == {Publish.UNKNOWN}
+    assert not out.up
+    node.thaw()
+    await until(lambda: out.up, 40)
+    assert await out.send(outgoing(10)) is Publish.CONFIRMED
+    node.freeze()
+    async with asyncio.timeout(10):
+        await out.close()
+    node.thaw()
+
+
+async def test_a_confirm_that_does_not_come_ends_the_connection(make_rabbitmq, monkeypatch):
+    monkeypatch.setattr(publishing, "CONFIRM_TIMEOUT", 0.5)
+    monkeypatch.setattr(publishing, "_WATCH_EVERY", 0.1)
+    node = await asyncio.to_thread(make_rabbitmq)
+    out = publisher(f"{node.url}?heartbeat=600")
+    await out.start(30)
+    node.freeze()
+    async with asyncio.timeout(10):
+        assert await out.send(outgoing(1)) is Publish.UNKNOWN
+    node.thaw()
+    await until(lambda: out.up, 40)
+    assert await out.send(outgoing(2)) is Publish.CONFIRMED
+    await out.close()
+
+
+async def test_a_memory_alarm_holds_publishes_back_and_none_is_lost(make_rabbitmq, monkeypatch):
+    monkeypatch.setattr(publishing, "CONFIRM_TIMEOUT", 0.5)
+    monkeypatch.setattr(publishing, "_WATCH_EVERY", 0.1)
+    node = await asyncio.to_thread(make_rabbitmq)
+    out = publisher(node.url)
+    await out.start(30)
+    await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.0000001")
+    outcomes: list[Publish] = []
+    out.publish(outgoing(0), outcomes.append)
+    await until(lambda: out.blocked, 20)
+    for number in range(1, 200):
+        out.publish(outgoing(number), outcomes.append)
+    with pytest.raises(TimeoutError):  # longer than a confirm may take while nothing is wrong
+        await until(lambda: not out.up or outcomes, 1.5)
+    await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "absolute", "1GB")
+    await until(lambda: len(outcomes) == 200, 30)
+    assert set(outcomes) == {Publish.CONFIRMED}
+    assert not out.blocked
+    await out.close()

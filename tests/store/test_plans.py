@@ -1,0 +1,133 @@
+"""The hot statements' plans on a full store and on an empty one: indexes are used, and a backlog costs nobody else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rota.sched.ids import RunKey, new_job_id
+from rota.sched.store.postgres.link import begin_text
+from rota.sched.store.values import End, Return
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rota.sched.store.transaction import Transaction
+
+JOBS = """
+insert into rota.job (id, part, queue, next_run_at, scheduled_for, handler, args, created_at)
+select id, get_byte(uuid_send(id), 15) & 63, %s, due, due, 'send', '{"n": 1}', now()
+from (select gen_random_uuid() as id, now() - make_interval(secs => n - %s) as due from generate_series(1, %s) n) x
+"""
+RUNS = """
+insert into rota.run (job_id, scheduled_for, part, state, dispatch, scheduler, fence, owner, queue, handler, args,
+  due_at, claimed_at, ready_at)
+select id, date_trunc('hour', now()), get_byte(uuid_send(id), 15) & 63,
+  case when running then 'running' else 'waiting' end, n, 1, case when running then n end,
+  case when running then 1 end, 'mail', 'send', '{"n": 1}', now(), now(),
+  case when n %% 100 = 2 then now() - interval '1 s' end
+from (select gen_random_uuid() as id, n, n %% 2 = 1 as running from generate_series(1, %s) n) x
+"""
+PARTS = list(range(64))
+KEY = """job_id::text, to_char(scheduled_for at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
+
+
+class Plan:
+    """What EXPLAIN (ANALYZE, BUFFERS) says of the first statement of a transaction, which is then rolled back."""
+
+    def __init__(self, house: Any, txn: Transaction[Any]) -> None:
+        assert txn.pinned, f"{txn.name} is a hot statement"
+        query = next(txn.steps())
+        connection = house.link.connection()
+        connection.execute(begin_text(txn), prepare=False)
+        explained = connection.execute(f"explain (analyze, buffers, format json) {query.sql}", query.params)
+        (self.root,) = (each["Plan"] for each in explained.fetchone()[0])
+        connection.execute("rollback", prepare=False)
+        self.buffers = self.root["Shared Hit Blocks"] + self.root["Shared Read Blocks"]
+
+    def nodes(self, node: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        node = node or self.root
+        yield node
+        for child in node.get("Plans", ()):
+            yield from self.nodes(child)
+
+    def indexes(self, table: str) -> set[str]:
+        return {n["Index Name"] for n in self.nodes() if "Index Name" in n and n["Relation Name"] == table}
+
+    def scanned_whole(self) -> set[str]:
+        """Tables that are read from end to end."""
+        return {n["Relation Name"] for n in self.nodes() if n["Node Type"] == "Seq Scan"}
+
+    def rows_discarded(self, table: str) -> int:
+        """Rows of a table that were read and did not fit."""
+        mine = [n for n in self.nodes() if n.get("Relation Name") == table]
+        return int(sum(n.get("Rows Removed by Filter", 0) * n["Actual Loops"] for n in mine))
+
+
+@pytest.fixture
+def keys(house) -> dict[str, list[tuple[RunKey, int]]]:
+    """Runs of a store with 200,000 jobs, half of them due, and 20,000 runs: some of each state with a number."""
+    house.sql(JOBS, "mail", 100_000, 200_000)
+    house.sql(RUNS, 20_000)
+    house.sql("analyze rota.job, rota.run")
+    rows = house.sql(f"select state, {KEY}, dispatch from rota.run order by dispatch limit 400")
+    return {
+        state: [(RunKey(job, tick), number) for found, job, tick, number in rows if found == state]
+        for state in ("waiting", "running")
+    }
+
+
+def test_hot_statements_walk_their_indexes_on_a_full_store(house, keys):
+    member = house.join()
+    store, lanes = house.store, house.lanes(["mail", "other"])
+    claim = Plan(house, store.claim(member, lanes, 500, 100))
+    assert "job_due" in claim.indexes("job")
+    assert claim.rows_discarded("job") == 0
+    assert claim.buffers < 20_000  # 500 rows leave one table and enter another; the whole backlog is far more
+    idle = Plan(house, store.claim(member, house.lanes(["other"]), 500, 100))
+    assert idle.buffers < 64 * 6  # an index descent for each lane
+
+    begin = Plan(house, store.begin(member, [(key, n, True) for key, n in keys["waiting"]]))
+    look = Plan(house, store.look([key for key, _ in keys["waiting"]], 15))
+    finish = Plan(house, store.finish([End(key, n, "succeeded") for key, n in keys["running"]]))
+    back = Plan(house, store.give_back([Return(key, n, "retry", 5.0) for key, n in keys["running"]]))
+    for plan in (begin, look, finish, back):
+        assert plan.indexes("run") == {"run_pkey"}
+        assert plan.rows_discarded("run") == 0
+
+    ready = Plan(house, store.ready(member, PARTS, 50))
+    assert "run_ready" in ready.indexes("run")
+    sleep = Plan(house, store.sleep(member, lanes, PARTS, 60))
+    assert (sleep.indexes("job"), sleep.indexes("run")) == ({"job_due"}, {"run_ready"})
+
+    for plan in (claim, idle, begin, look, finish, back, ready, sleep):
+        assert not plan.scanned_whole() & {"job", "run"}
+
+
+def test_fresh_statistics_on_an_empty_store_tempt_no_plan_to_scan_everything(house):
+    house.sql("analyze rota.job, rota.run")
+    member, key = house.join(), RunKey(new_job_id(), "2026-01-01T00:00:00.000000Z")
+    store = house.store
+    plans = {
+        "claim": Plan(house, store.claim(member, house.lanes(), 500, 100)),
+        "begin": Plan(house, store.begin(member, [(key, 1, False)])),
+        "look": Plan(house, store.look([key], 15)),
+        "finish": Plan(house, store.finish([End(key, 1, "succeeded")])),
+        "give_back": Plan(house, store.give_back([Return(key, 1, "release")])),
+        "ready": Plan(house, store.ready(member, PARTS, 50)),
+        "sleep": Plan(house, store.sleep(member, house.lanes(), PARTS, 60)),
+    }
+    assert {name for name, plan in plans.items() if plan.scanned_whole() & {"job", "run"}} == set()
+
+
+def test_the_backlog_of_a_capped_queue_costs_the_claims_of_another_nothing(house):
+    member = house.join()
+    claim = house.store.claim(member, house.lanes(["mail"]), 500, 100)
+    house.sql(JOBS, "mail", 0, 100)
+    house.sql("analyze rota.job")
+    alone = Plan(house, claim)
+    house.sql(JOBS, "capped", 0, 200_000)
+    house.sql("analyze rota.job")
+    beside = Plan(house, claim)
+    assert beside.indexes("job") == alone.indexes("job")
+    assert beside.buffers < 3 * alone.buffers, f"{beside.buffers} buffers beside a backlog, {alone.buffers} without"

@@ -1,0 +1,86 @@
+"""When a job runs, as users write it and as the store keeps it."""
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rota.sched.errors import UsageError
+from rota.sched.when import Once, Schedule, after, at, cron, every, when_from_json
+
+NINE = datetime(2026, 12, 1, 9, tzinfo=timezone(timedelta(hours=1)))
+EARLIEST, LATEST = (datetime(*day, tzinfo=UTC).replace(tzinfo=None) for day in ((1, 1, 3), (9999, 12, 29)))
+
+
+def test_an_instant_is_kept_in_utc():
+    assert at(NINE).at == datetime(2026, 12, 1, 8, tzinfo=UTC)
+    assert at(NINE).to_json() == {"at": "2026-12-01T08:00:00.000000Z"}
+
+
+def test_now_is_written_as_nothing():
+    assert Once().to_json() == {}
+    assert when_from_json(None) == when_from_json({}) == Once()
+
+
+def test_durations_may_be_text():
+    assert after("5m") == after(300) == after(timedelta(minutes=5))
+    assert every("30s", jitter="5s") == every(30, jitter=5)
+
+
+@given(st.datetimes(min_value=EARLIEST, max_value=LATEST, timezones=st.timezones()))
+def test_an_instant_survives_json(instant):
+    assert when_from_json(at(instant).to_json()) == at(instant)
+
+
+schedules = st.builds(
+    Schedule,
+    every=st.floats(0.1, 1e6),
+    misfire=st.sampled_from(["run_latest", "run_earliest", "run_all", "skip"]),
+    overlap=st.sampled_from(["allow", "skip"]),
+    jitter=st.floats(0, 1e4),
+    grace=st.none() | st.floats(0, 1e4),
+    catchup_limit=st.integers(1, 1000),
+    catchup_window=st.none() | st.floats(0, 1e6),
+)
+
+
+@given(schedules)
+def test_a_schedule_survives_the_store(schedule):
+    assert Schedule.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
+
+
+def test_only_what_differs_from_the_defaults_is_written():
+    assert cron("0 2 * * *").to_json() == {"cron": "0 2 * * *"}
+    assert cron("0 2 * * *", tz="Europe/Paris", dst_gap="skip").to_json() == {
+        "cron": "0 2 * * *",
+        "tz": "Europe/Paris",
+        "dst_gap": "skip",
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: at(NINE.replace(tzinfo=None)), "no time zone"),
+        (lambda: at("2026-12-01"), "give a datetime"),
+        (lambda: Once(at=NINE, after=3), "one of them"),
+        (lambda: after(-1), "must not be negative"),
+        (lambda: every(0), "shortest interval"),
+        (Schedule, "one of them"),
+        (lambda: Schedule(cron="0 2 * * *", every=3), "one of them"),
+        (lambda: cron("0 2 * *"), "4 fields"),
+        (lambda: cron("0 0 31 2 *"), "never fires"),
+        (lambda: cron("0 2 * * *", tz="Europe/Nowhere"), "Europe/Nowhere"),
+        (lambda: every(5, misfire="sometimes"), "misfire is 'sometimes': use one of"),
+        (lambda: every(5, overlap="buffer_one"), "not supported yet"),
+        (lambda: every(5, catchup_limit=0), "catchup_limit is 0"),
+        (lambda: every(5, jitter="soon"), "jitter is 'soon'"),
+        (lambda: when_from_json({"at": "2026-12-01T09:00:00"}), "offset"),
+        (lambda: when_from_json({"after": 1, "jitter": 2}), "when has 'jitter' beside 'after'"),
+        (lambda: when_from_json({"every": 1, "colour": 2}), "unknown word 'colour'"),
+    ],
+)
+def test_a_time_that_makes_no_sense_is_refused(make, told):
+    with pytest.raises(UsageError, match=told):
+        make()
