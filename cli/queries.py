@@ -275,4 +275,4 @@ def add(app: typer.Typer) -> None:
         (config, ["rota config --json"]),
         (schema, ["rota schema job.submit"]),
     ):
-        app.command(epilog=common.examples(lines))(command)  # type: ignore[type-var]
+        app.command(epilog=common.examples(lines))(command)

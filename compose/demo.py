@@ -126,7 +126,7 @@ class Demo:
                     worker.pid,
                 )
                 if rows:
-                    victim.update(worker=worker, owners={job: owner for job, owner in rows})
+                    victim.update(worker=worker, owners=dict(rows))
             return bool(victim)
 
         self.until(found, 20, "slow runs on a worker to be frozen")
@@ -202,7 +202,7 @@ class Demo:
             "select job, count(distinct tick), extract(epoch from max(tick) - min(tick))::float8 from demo_effect "
             "where key like 'every-%%' group by job"
         ).fetchall()
-        skipped = dict(
+        skipped: dict[Any, int] = dict(
             self.db.execute("select job_id, count(*) from rota.history where outcome = 'skipped' group by 1").fetchall()
         )
         missing = 0
@@ -247,7 +247,7 @@ class Demo:
     def rows(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
         """What the database says; from any thread."""
         with self.lock:
-            return self.db.execute(sql, params or None).fetchall()  # type: ignore[call-overload, no-any-return]
+            return self.db.execute(sql, params or None).fetchall()
 
     def value(self, sql: str, *params: Any) -> int:
         """One number from the database."""
@@ -279,7 +279,7 @@ class Demo:
         if now - self._shown < (0.4 if console.is_terminal else 3.0):
             return
         self._shown = now
-        runs = dict(self.db.execute("select state, count(*) from rota.run group by 1").fetchall())
+        runs: dict[str, int] = dict(self.db.execute("select state, count(*) from rota.run group by 1").fetchall())
         done = self.value("select count(*) from demo_effect") + self.value("select count(*) from demo_plain")
         ahead = self.value("select count(*) from rota.job")
         line = f"submitted {self.acks.total:5}  effects {done:5}  ahead {ahead:5}  runs {runs}"

@@ -69,7 +69,7 @@ class Settings:
     def from_env(cls, environ: Mapping[str, str], **overrides: Any) -> Settings:
         """What the environment says, and over it the options that are not None. UsageError with name and value."""
         found = {f.name: environ[_variable(f.name)] for f in fields(cls) if environ.get(_variable(f.name))}
-        return cls(**{**found, **{k: v for k, v in overrides.items() if v is not None}})  # type: ignore[arg-type]
+        return cls(**{**found, **{k: v for k, v in overrides.items() if v is not None}})
 
     def need(self, *names: str) -> Settings:
         """These settings, if `names` are set; UsageError otherwise."""

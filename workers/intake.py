@@ -160,10 +160,7 @@ class Intake:
     async def _begin(self, jobs: list[Job], *, alone: bool) -> list[Job]:
         """One begin. Returns what the ledger did not give."""
         by_key: dict[RunKey, Job] = {}
-        missed = []
-        for job in jobs:
-            if by_key.setdefault(job.key, job) is not job:
-                missed.append(job)  # a copy beside its original: it is looked at
+        missed = [job for job in jobs if by_key.setdefault(job.key, job) is not job]  # copies beside their originals
         refs = [(job.key, job.work.dispatch, job.work.args is None) for job in by_key.values()]
         async with self.begin_lock:
             begun = await self._link.run(self._store.begin(self._member, refs, alone=alone))

@@ -249,16 +249,20 @@ class Worker:
         intake.give_back()
         for attempt in executor.unstarted():
             self._release(settler, attempt)
-        while (intake.running or not settler.idle) and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
+        await self._quiet(intake, settler, deadline)
         for attempt in list(intake.running.values()):
             log.warning("run %s is handed back: it did not end in time", attempt.job.key)
             self._release(settler, attempt)
             executor.abandon(attempt)
         deadline = time.monotonic() + min(HAND_BACK_SECONDS, patience / 2) * 0.7
-        while (intake.running or not settler.idle) and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
+        await self._quiet(intake, settler, deadline)
         await self._publisher.flush(0.5)
+
+    @staticmethod
+    async def _quiet(intake: Intake, settler: Settler, deadline: float) -> None:
+        """Waits until nothing runs and everything is settled, or the deadline (monotonic) has come."""
+        while (intake.running or not settler.idle) and time.monotonic() < deadline:  # noqa: ASYNC110 - two parties
+            await asyncio.sleep(0.02)
 
     @staticmethod
     def _release(settler: Settler, attempt: Attempt) -> None:

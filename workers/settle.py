@@ -95,9 +95,11 @@ class Settler:
         returns = [_return(a, v) for a, v in batch if v.kind in {"retry", "snooze", "release"}]
         written: set[RunKey] = {a.job.key for a, v in batch if v.kind == "completed"}
         if ends:
-            written.update(await self._link.run(self._store.finish(ends)))
+            ended = await self._link.run(self._store.finish(ends))
+            written |= ended
         if returns:
-            written.update(await self._link.run(self._store.give_back(returns)))
+            returned = await self._link.run(self._store.give_back(returns))
+            written |= returned
         refused = [a for a, _ in batch if a.job.key not in written]
         standings = await self.look([a.job.key for a in refused]) if refused else {}
         for attempt, verdict in batch:

@@ -36,7 +36,7 @@ AGAIN_SECONDS = 1.0
 class Dispatcher:
     """One scheduler's claims and publishes under one member id. Belongs to the event loop."""
 
-    def __init__(  # noqa: PLR0913 - what the pipeline joins
+    def __init__(  # noqa: PLR0913, PLR0917 - what the pipeline joins
         self,
         store: Store,
         link: AsyncLink,

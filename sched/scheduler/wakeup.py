@@ -52,7 +52,7 @@ class Wakeup:
             await asyncio.sleep(DEAF_SECONDS)
 
     async def _listen(self, connection: psycopg.AsyncConnection[object]) -> None:
-        await connection.execute(f"listen {self._store.wake_channel}")  # type: ignore[call-overload]
+        await connection.execute(f"listen {self._store.wake_channel}")
         self.listening = True
         self._heard("")
         async for note in connection.notifies():

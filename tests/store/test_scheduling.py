@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey, partition_of
+from rota.sched.scheduler.lanes import LaneBook
 from rota.sched.when import Once, Schedule
 
 
@@ -130,8 +132,6 @@ def test_a_schedule_that_cannot_be_computed_is_set_aside_and_stops_no_neighbour(
 
 def test_with_an_overload_every_lane_is_served(house):
     """20 % more is due than is claimed: no partition may starve."""
-    from rota.sched.scheduler.lanes import LaneBook
-
     scheduler, book = house.join(), LaneBook()
     book.set(range(64), ["mail"])
     served: Counter[int] = Counter()
@@ -157,8 +157,6 @@ def test_ready_runs_get_a_new_number_and_are_waiting_under_the_scheduler(house):
 
 
 def test_sleep_tells_when_the_next_thing_is_due_and_a_submit_of_something_earlier_wakes(house, store_url):
-    import psycopg
-
     scheduler = house.join()
     house.run(house.store.partitions(scheduler))
     house.submit(house.job(when=Once(after=30)))

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,10 +89,8 @@ def test_arguments_nested_without_end_are_refused():
 
 @given(st.recursive(st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(), st.lists, max_leaves=20))
 def test_any_json_value_is_either_stored_as_text_or_refused_as_usage(value):
-    try:
+    with contextlib.suppress(UsageError):
         args_text({"a": value})
-    except UsageError:
-        pass
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_expressions_of_public_schedules_parse():
 
 
 def test_an_expression_that_never_fires_is_refused():
-    with pytest.raises(UsageError, match="0 0 31 2 .* never fires"):
+    with pytest.raises(UsageError, match=r"0 0 31 2 .* never fires"):
         Schedule(cron="0 0 31 2 *")
 
 

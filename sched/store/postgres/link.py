@@ -36,7 +36,7 @@ _LOST = (psycopg.OperationalError, psycopg.InterfaceError, OSError, TimeoutError
 
 def begin_text(txn: Transaction[Any]) -> sql.SQL:
     """The first statement of a transaction."""
-    return sql.SQL(_BEGIN + _PIN if txn.pinned else _BEGIN)  # type: ignore[arg-type]
+    return sql.SQL(_BEGIN + _PIN if txn.pinned else _BEGIN)
 
 
 def connect_options(purpose: str) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def drive(connection: psycopg.Connection[Any], steps: Steps[T]) -> T:
     try:
         query: Query = next(steps)
         while True:
-            cursor = connection.execute(query.sql, query.params)  # type: ignore[arg-type]
+            cursor = connection.execute(query.sql, query.params)
             rows = cursor.fetchall() if cursor.description else []
             query = steps.send(rows)
     except StopIteration as stop:
@@ -242,7 +242,7 @@ async def drive_async(connection: psycopg.AsyncConnection[Any], steps: Steps[T])
     try:
         query: Query = next(steps)
         while True:
-            cursor = await connection.execute(query.sql, query.params)  # type: ignore[arg-type]
+            cursor = await connection.execute(query.sql, query.params)
             query = steps.send(await cursor.fetchall() if cursor.description else [])
     except StopIteration as stop:
         value: T = stop.value
