@@ -41,8 +41,8 @@ class Rates:
 
     def of(self, member: int) -> dict[str, float]:
         """Of one member, by kind of end; empty while there is only one heartbeat to look at."""
-        samples = self._samples.get(member, ())
-        if len(samples) < 2:
+        samples = self._samples.get(member)
+        if samples is None or len(samples) < 2:
             return {}
         (began, first), (at, last) = samples[0], samples[-1]
         return {kind: (n - first.get(kind, 0)) / (at - began) for kind, n in last.items()}

@@ -86,7 +86,7 @@ def judge(attempt: Attempt, value: Any, error: BaseException | None, random: flo
 
 def _failure(attempt: Attempt, error: BaseException, random: float) -> Verdict:
     told = describe(attempt.number, error)
-    summary = clean(f"{type(error).__name__}: {error}")[:_MESSAGE_LIMIT]
+    summary = clean(f"{type(error).__name__}: {_text(error)}")[:_MESSAGE_LIMIT]
     if isinstance(error, NoRetry):
         return Verdict("dead", reason=clean(str(error)) or "not to be retried", error=told)
     policy = attempt.handler.retry
@@ -101,8 +101,9 @@ def _success(value: Any) -> Verdict:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         return Verdict("succeeded", reason=f"the result is not kept, it is no JSON value: {error}"[:_MESSAGE_LIMIT])
-    if len(text) > RESULT_LIMIT:
-        return Verdict("succeeded", reason=f"the result is not kept, it has {len(text)} bytes of {RESULT_LIMIT}")
+    size = len(text.encode("utf-8", "replace"))
+    if size > RESULT_LIMIT:
+        return Verdict("succeeded", reason=f"the result is not kept, it has {size} bytes of {RESULT_LIMIT}")
     return Verdict("succeeded", result=None if value is None else clean_json(text))
 
 
@@ -112,10 +113,18 @@ def describe(attempt: int, error: BaseException) -> str:
     entry = {
         "attempt": attempt,
         "type": type(error).__name__,
-        "message": clean(str(error))[:_MESSAGE_LIMIT],
+        "message": clean(_text(error))[:_MESSAGE_LIMIT],
         "traceback": clean(lines),
     }
     return json.dumps(entry, ensure_ascii=False)
+
+
+def _text(error: BaseException) -> str:
+    """What an error says; an error whose text raises is still an error."""
+    try:
+        return str(error)
+    except Exception as raised:  # noqa: BLE001 - a user's __str__
+        return f"(its text raised {type(raised).__name__})"
 
 
 def clean(text: str) -> str:

@@ -10,7 +10,7 @@ from rota.sched import model
 from rota.sched.model import OUTCOMES, STATES, TRANSITIONS, sources, targets
 
 PLACES = {"job", "dead", *STATES, *(f"history:{outcome}" for outcome in OUTCOMES)}
-LATER = {"buffered", "history:expired"}  # in the schema, and nothing leads there yet
+LATER = {"buffered", "history:expired", "history:dead"}  # nothing leads there yet; what is dead is in its own table
 
 LEGAL = {
     "claim": {("job", "waiting")},
