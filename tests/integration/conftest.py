@@ -1,0 +1,114 @@
+"""Members as real processes on a database and a vhost of their own, working for the demo app."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+COMPOSE = Path(__file__).resolve().parents[2] / "compose"
+ROTA = str(Path(sys.executable).parent / "rota")
+BOUND = 60.0
+
+
+class Party:
+    """Schedulers and workers of one test. Leases are short, so that recovery takes seconds."""
+
+    def __init__(self, store: str, broker: str, logs: Path) -> None:
+        self.store = store
+        self.logs = logs
+        self.env = {
+            **os.environ,
+            "ROTA_STORE": store,
+            "ROTA_BROKER": broker,
+            "ROTA_APP": "app:app",
+            "ROTA_LEASE": "3",
+            "ROTA_BEAT": "1",
+            "PYTHONPATH": str(COMPOSE),
+        }
+        self.members: list[subprocess.Popen[bytes]] = []
+        self.db = psycopg.connect(store, autocommit=True)
+
+    def start(self, kind: str, *options: str) -> subprocess.Popen[bytes]:
+        log = (self.logs / f"{kind}-{len(self.members)}.log").open("wb")
+        member = subprocess.Popen([ROTA, kind, *options], env=self.env, stdout=log, stderr=log)
+        log.close()
+        self.members.append(member)
+        return member
+
+    def rota(self, *args: str, code: int = 0) -> str:
+        done = subprocess.run([ROTA, *args], env=self.env, capture_output=True, text=True, check=False)
+        assert done.returncode == code, f"{args}: {done.returncode}, {done.stdout} {done.stderr}"
+        return done.stdout if code == 0 else done.stderr
+
+    def status(self) -> dict[str, Any]:
+        return dict(json.loads(self.rota("status", "--json")))
+
+    def value(self, sql: str, *params: Any) -> Any:
+        row = self.db.execute(sql, params or None).fetchone()
+        return row[0] if row else None
+
+    def until(self, what: str, done: Callable[[], Any], bound: float = BOUND) -> None:
+        end = time.monotonic() + bound
+        while not done():
+            assert time.monotonic() < end, f"waited {bound} s in vain for {what}: {self.tail()}"
+            time.sleep(0.05)  # noqa: ASYNC251 - between two looks
+
+    def until_working(self) -> None:
+        self.until("a handler to be announced", lambda: self.value("select count(*) from rota.handler"))
+        self.until("partitions to be owned", lambda: self.value("select count(owner) from rota.partition") == 64)
+
+    def effects(self, key: str) -> int:
+        return int(self.value("select count(*) from demo_effect where key = %s", key))
+
+    def running_on(self, member: subprocess.Popen[bytes]) -> int:
+        return int(
+            self.value(
+                "select count(*) from rota.run r join rota.member m on m.id = r.owner where m.pid = %s", member.pid
+            )
+        )
+
+    def tail(self) -> str:
+        return "\n".join(p.name + ": " + p.read_text(errors="replace")[-1500:] for p in sorted(self.logs.glob("*.log")))
+
+    def close(self) -> None:
+        for member in self.members:
+            if member.poll() is None:
+                member.send_signal(signal.SIGCONT)
+                member.kill()
+            member.wait()
+        self.db.close()
+
+
+@contextmanager
+def party_on(store: str, broker: str, logs: Path) -> Iterator[Party]:
+    from app import prepare  # noqa: PLC0415 - compose is on the path by then
+
+    prepare(store)
+    party = Party(store, broker, logs)
+    try:
+        yield party
+    finally:
+        party.close()
+
+
+@pytest.fixture
+def party(store_url: str, broker_url: str, tmp_path: Path) -> Iterator[Party]:
+    """One scheduler and one worker that are ready."""
+    with party_on(store_url, broker_url, tmp_path) as found:
+        found.start("scheduler")
+        found.start("worker")
+        found.until_working()
+        yield found

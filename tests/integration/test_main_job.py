@@ -1,0 +1,220 @@
+"""A job's whole way through real processes, with those processes killed on the way: one effect, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pika
+import pytest
+from app import effect, flaky_effect, slow_effect
+from rota import Client, every
+
+from tests.integration.conftest import party_on
+
+
+def test_a_submitted_job_has_its_effect_once(party):
+    job = party.rota("submit", "effect", "--args", '{"key": "k"}', "--key", "k").strip()
+    again = party.rota("submit", "effect", "--args", '{"key": "k"}', "--key", "k").strip()
+    assert again == job
+    party.until("the effect", lambda: party.effects("k") == 1)
+    party.until("the run to end", lambda: party.value("select count(*) from rota.history") == 1)
+    shown = json.loads(party.rota("show", job, "--json"))
+    assert (shown["state"], shown["history"][0]["attempt"]) == ("succeeded", 1)
+
+
+def test_a_handler_that_fails_twice_succeeds_at_the_third_attempt(party):
+    with Client.open(party.store) as client:
+        ref = client.submit(flaky_effect.call(key="k", times=2))
+    party.until("the effect", lambda: party.effects("k") == 1)
+    party.until("the run to end", lambda: party.value("select count(*) from rota.history") == 1)
+    errors = party.value("select errors from rota.history where job_id = %s", ref.id)
+    assert [e["attempt"] for e in errors] == [1, 2]
+
+
+def test_what_always_fails_ends_dead_and_is_redriven_with_other_arguments(party):
+    party.rota("submit", "broken", "--args", '{"key": "k"}')
+    party.until("the run to die", lambda: party.value("select count(*) from rota.dead") == 1)
+    run = json.loads(party.rota("dead", "--json"))
+    assert run["attempt"] == 2
+    party.rota("redrive", f"{run['job_id']}@{run['scheduled_for']}", "--args", '{"key": "k", "fixed": true}')
+    party.until("the effect", lambda: party.effects("k") == 1)
+    party.rota("redrive", f"{run['job_id']}@{run['scheduled_for']}", code=1)
+
+
+def test_a_worker_that_is_killed_in_the_middle_costs_no_effect_and_makes_none_twice(party):
+    with Client.open(party.store) as client:
+        client.submit(slow_effect.call(key="k", hold=2, pause=60))
+    worker = party.members[1]
+    party.until("the run to begin", lambda: party.running_on(worker) == 1)
+    worker.kill()
+    party.start("worker")
+    party.until("the effect", lambda: party.effects("k") == 1)
+    party.until("the run to end", lambda: party.value("select count(*) from rota.history") == 1)
+    assert party.value("select attempt from rota.history") == 1
+    assert party.value("select losses from rota.history") == 1
+
+
+def test_a_scheduler_that_is_killed_loses_nothing_that_it_claimed(party):
+    with Client.open(party.store) as client:
+        keys = [f"k{n}" for n in range(3000)]
+        for n in range(0, 3000, 500):
+            client.submit_many([effect.call(key=k) for k in keys[n : n + 500]])
+    party.until("a claim", lambda: party.value("select count(*) from rota.run") > 0)
+    party.members[0].kill()
+    party.start("scheduler")
+    party.until("all effects", lambda: party.value("select count(*) from demo_effect") >= 3000)
+    party.until("all runs to end", lambda: party.value("select count(*) from rota.run") == 0)
+    assert party.value("select count(distinct key) from demo_effect") == 3000
+    assert party.value("select count(*) from demo_effect") == 3000
+
+
+def test_a_broker_that_crashes_and_comes_back_costs_no_effect(store_url, make_rabbitmq, tmp_path):
+    broker = make_rabbitmq()
+    with party_on(store_url, broker.url, tmp_path) as party:
+        party.start("scheduler")
+        party.start("worker")
+        party.until_working()
+        with Client.open(party.store) as client:
+            client.submit_many([effect.call(key=f"a{n}") for n in range(300)])
+            party.until("the first effects", lambda: party.value("select count(*) from demo_effect") > 0)
+            broker.crash()
+            client.submit_many([effect.call(key=f"b{n}") for n in range(300)])
+        broker.start()
+        party.until("all effects", lambda: party.value("select count(*) from demo_effect") >= 600, 120)
+        party.until("all runs to end", lambda: party.value("select count(*) from rota.run") == 0)
+        assert party.value("select count(distinct key) from demo_effect") == 600
+        assert party.value("select count(*) from demo_effect") == 600
+
+
+def test_a_store_that_crashes_and_comes_back_costs_no_effect(make_postgres, broker_url, tmp_path):
+    from rota.sched.store import open_store  # noqa: PLC0415
+
+    server = make_postgres()
+    open_store(server.url).migrate()
+    with party_on(server.url, broker_url, tmp_path) as party:
+        party.start("scheduler")
+        party.start("worker")
+        party.until_working()
+        with Client.open(party.store) as client:
+            client.submit_many([effect.call(key=f"k{n}") for n in range(300)])
+        party.db.close()
+        server.crash()
+        server.start()
+        party.db = type(party.db).connect(party.store, autocommit=True)
+        party.until("all effects", lambda: party.value("select count(*) from demo_effect") >= 300, 120)
+        party.until("all runs to end", lambda: party.value("select count(*) from rota.run") == 0)
+        assert party.value("select count(*) from demo_effect") == 300
+
+
+def test_a_worker_that_is_terminated_hands_back_what_runs_with_no_attempt_spent(party):
+    with Client.open(party.store) as client:
+        client.submit(slow_effect.call(key="k", hold=8, pause=60))
+    worker = party.members[1]
+    party.until("the run to begin", lambda: party.running_on(worker) == 1)
+    worker.send_signal(signal.SIGTERM)
+    # Its drain has 30 s: the run ends well within.
+    assert worker.wait(35) == 0
+    assert party.effects("k") == 1
+    hasty = party.start("worker", "--drain-timeout", "2s")
+    with Client.open(party.store) as client:
+        client.submit(slow_effect.call(key="l", hold=8, pause=60))
+    party.until("the run to begin", lambda: party.running_on(hasty) == 1)
+    hasty.send_signal(signal.SIGTERM)
+    assert hasty.wait(10) == 0
+    assert party.value("select state, attempt from rota.run") == "waiting"
+    assert party.value("select attempt from rota.run") == 0
+    party.start("worker")
+    party.until("the effect", lambda: party.effects("l") == 1)
+
+
+def test_several_processes_are_members_and_none_outlives_its_parent(party):
+    parent = party.start("worker", "--processes", "2")
+    workers = "select count(*) from rota.member where kind = 'worker' and state = 'live'"
+    party.until("three workers", lambda: party.value(workers) == 3)
+    parent.kill()
+    party.until("its children to be gone", lambda: party.value(workers) == 1)
+
+
+def test_a_schedule_ticks_without_gaps(party):
+    with Client.open(party.store) as client:
+        client.submit(effect.call(key="tick"), every(1), name="beat")
+    party.until("five ticks", lambda: party.effects("tick") >= 5)
+    party.rota("cancel", "beat")
+    ticks = [row[0] for row in party.db.execute("select tick from demo_effect order by tick").fetchall()]
+    assert [round((b - a).total_seconds(), 3) for a, b in zip(ticks, ticks[1:], strict=False)] == [1.0] * (len(ticks) - 1)
+
+
+def test_plain_amqp_without_any_code_of_rota(party):
+    connection = pika.BlockingConnection(pika.URLParameters(party.env["ROTA_BROKER"]))
+    channel = connection.channel()
+    answers = channel.queue_declare("", exclusive=True).method.queue
+
+    def ask(body: bytes) -> dict:
+        properties = pika.BasicProperties(
+            type="job.submit", message_id="order-7", app_id="shop", reply_to=answers, correlation_id="c"
+        )
+        channel.basic_publish("rota.submit", "job.submit", body, properties)
+        for _, got, answer in channel.consume(answers, auto_ack=True, inactivity_timeout=20):
+            assert got is not None, "no answer within 20 s"
+            assert got.correlation_id == "c"
+            return dict(json.loads(answer))
+        raise AssertionError
+
+    first = ask(b'{"handler": "effect", "args": {"key": "amqp"}}')
+    assert first["ok"]
+    assert not first["duplicate"]
+    assert ask(b'{"handler": "effect", "args": {"key": "amqp"}}') == {**first, "duplicate": True}
+    party.until("the effect", lambda: party.effects("amqp") == 1)
+    assert ask(b"{nonsense")["ok"] is False
+    channel.cancel()
+    method, properties, body = channel.basic_get("rota.parked", auto_ack=True)
+    assert body == b"{nonsense"
+    assert properties.headers["x-rota-error"]
+    connection.close()
+
+
+def test_status_has_its_keys_and_adds_up(party):
+    with Client.open(party.store) as client:
+        client.submit_many([effect.call(key=f"k{n}") for n in range(50)])
+    party.until("all to end", lambda: party.value("select count(*) from rota.history") == 50)
+    party.until("the counters", lambda: party.status()["ended"]["succeeded"] == 50)
+    status = party.status()
+    assert set(status) >= {"members", "partitions", "jobs", "runs", "ended", "dead", "queues", "lag", "degraded"}
+    assert status["partitions"] == {"owned": 64, "unowned": 0}
+    assert {m["kind"] for m in status["members"]} == {"scheduler", "worker"}
+    assert status["lag"]["queue"]["p99"] > 0
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["submit", "nobody"], 1, "nobody"),
+        (["submit", "effect", "--args", '{"key": 7}'], 2, "key"),
+        (["submit", "effect", "--args", "{"], 2, "{"),
+        (["submit", "effect", "--args", '{"key": "k"}', "--cron", "0 0 31 2 *"], 2, "never fires"),
+        (["submit", "effect", "--args", '{"key": "k"}', "--cron", "0 0 * * *", "--tz", "Mars/Olympus"], 2, "Mars/Olympus"),
+        (["submit", "effect", "--args", '{"key": "k"}', "--at", "2026-12-01T09:00:00"], 2, "offset"),
+        (["cancel", "00000000"], 1, "00000000"),
+        (["redrive"], 2, "which"),
+        (["status", "--store", "mysql://x/y"], 2, "mysql"),
+        (["status", "--store", "postgresql://rota:secret@127.0.0.1:1/x"], 3, "127.0.0.1"),
+    ],
+)
+def test_bad_input_is_refused_with_its_value_and_changes_nothing(party, args, code, says):
+    told = party.rota(*args, code=code)
+    assert says in told
+    assert "secret" not in told
+    assert party.value("select count(*) from rota.job") == 0
+    assert party.value("select count(*) from rota.run") == 0
+
+
+def test_a_store_that_is_not_migrated_is_told(empty_store_url, broker_url, tmp_path):
+    from tests.integration.conftest import Party  # noqa: PLC0415
+
+    party = Party(empty_store_url, broker_url, tmp_path)
+    try:
+        for command in (["status"], ["scheduler"], ["worker"], ["submit", "effect"]):
+            assert "rota migrate" in party.rota(*command, code=3)
+    finally:
+        party.close()
