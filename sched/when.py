@@ -1,64 +1,55 @@
-"""When a job runs: once (`Once`), or again and again (`Schedule`). Values only: no clock is read here.
+"""When a job runs: once, or on a schedule. Values that check themselves; pure.
 
-Everything is checked when it is made, so that what reaches the store can be computed. `rota.sched.timing` computes it.
+`at`, `after`, `cron` and `every` are what users write. JSON of them is what AMQP commands carry and the store keeps.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, get_args
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
 
-from rota.sched.durations import instant, rfc3339, seconds, utc
+from rota.sched.durations import instant, rfc3339, seconds
 from rota.sched.errors import UsageError
-from rota.sched.timing.cron import parse
-from rota.sched.timing.zones import zone
+from rota.sched.timing.policies import DstGap, DstOverlap, Misfire, Overlap
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime, timedelta
-
-Misfire = Literal["skip", "run_latest", "run_earliest", "run_all"]
-Overlap = Literal["allow", "skip"]
-DstGap = Literal["run_after", "shift", "skip"]
-DstOverlap = Literal["first", "last", "both", "skip"]
-
-SHORTEST_INTERVAL = 0.1
-"""Seconds; the shortest `every`."""
-CATCHUP_LIMIT = 100
-"""How many missed ticks of one outage are run at most, unless a schedule says otherwise."""
-_OVERLAP_LATER = ("buffer_one", "buffer_all", "cancel_other")
+SHORTEST = 0.1
+"""Shortest interval of a schedule, in seconds."""
+_LATER = {"buffer_one", "buffer_all", "cancel_other"}
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """One tick: at an instant, or a number of seconds after the store accepted the job. Neither is now."""
+    """One run: at an instant, some seconds after the submit, or (neither) now. The clock is the store's."""
 
     at: datetime | None = None
     after: float | None = None
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a naive datetime, a negative delay, or both at once."""
         if self.at is not None and self.after is not None:
-            raise UsageError(f"a job has both at {self.at} and after {self.after}: give one of them")
+            raise UsageError("a job runs either at an instant or after some seconds: give one of them")
         if self.at is not None:
-            object.__setattr__(self, "at", utc(self.at, "at"))
+            if not isinstance(self.at, datetime):
+                raise UsageError(f"at is {self.at!r}: give a datetime with a time zone")
+            if self.at.tzinfo is None or self.at.utcoffset() is None:
+                raise UsageError(f"at is {self.at.isoformat()}: it has no time zone, and no host's zone is guessed")
+            try:
+                object.__setattr__(self, "at", self.at.astimezone(UTC))
+            except OverflowError:
+                raise UsageError(f"at is {self.at.isoformat()}: out of range") from None
         if self.after is not None:
             object.__setattr__(self, "after", seconds(self.after, "after"))
 
     def to_json(self) -> dict[str, Any]:
-        """The `when` of AMQP: `{}` is now."""
+        """As AMQP commands have it; empty for now."""
         if self.at is not None:
             return {"at": rfc3339(self.at)}
         return {} if self.after is None else {"after": self.after}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A rhythm: a cron expression in a zone, or an interval; and what happens when it cannot be kept.
-
-    `every`, `catchup_window`, `grace` and `jitter` are seconds. An interval counts from the job's first tick.
-    """
+    """A recurring job: a cron expression in a zone, or an interval in seconds, with its policies (docs/schedules.md)."""
 
     cron: str | None = None
     every: float | None = None
@@ -67,126 +58,89 @@ class Schedule:
     dst_overlap: DstOverlap = "first"
     misfire: Misfire = "run_latest"
     catchup_window: float | None = None
-    catchup_limit: int = CATCHUP_LIMIT
+    catchup_limit: int = 100
     grace: float | None = None
     overlap: Overlap = "allow"
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what cannot be computed: expression, zone, interval or policy."""
         if (self.cron is None) == (self.every is None):
-            raise UsageError(f"a schedule has cron {self.cron!r} and every {self.every!r}: give exactly one of them")
-        if self.cron is not None:
-            parse(self.cron)
-        if self.every is not None:
-            object.__setattr__(self, "every", _interval(self.every))
-        if not isinstance(self.tz, str):
-            raise UsageError(f"tz is {self.tz!r}: give the IANA name of a zone, such as 'Europe/Paris'")
-        zone(self.tz)
-        self._check_policies()
-
-    def _check_policies(self) -> None:
-        if self.overlap in _OVERLAP_LATER:
-            raise UsageError(f"overlap {self.overlap!r} is not supported yet: use 'allow' or 'skip'")
-        for name, words in (("dst_gap", DstGap), ("dst_overlap", DstOverlap), ("misfire", Misfire), ("overlap", Overlap)):
-            _one_of(name, getattr(self, name), get_args(words))
-        for name in ("catchup_window", "grace", "jitter"):
+            raise UsageError("a schedule has either a cron expression or an interval: give one of them")
+        for name in ("every", "catchup_window", "grace", "jitter"):
             value = getattr(self, name)
-            object.__setattr__(self, name, None if value is None and name != "jitter" else seconds(value, name))
-        if type(self.catchup_limit) is not int or not 1 <= self.catchup_limit <= 10_000:
-            raise UsageError(f"catchup_limit is {self.catchup_limit!r}: give a whole number from 1 to 10000")
+            if value is not None:
+                object.__setattr__(self, name, seconds(value, name))
+        self._check_words()
+        self._check_numbers()
+        if self.cron is not None:
+            from rota.sched.timing import check_cron  # noqa: PLC0415 - timing reads schedules
+
+            check_cron(self.cron, self.tz)
+
+    def _check_words(self) -> None:
+        if self.overlap in _LATER:
+            raise UsageError(f"overlap={self.overlap!r} is not supported yet: use 'allow' or 'skip'")
+        words = (("dst_gap", DstGap), ("dst_overlap", DstOverlap), ("misfire", Misfire), ("overlap", Overlap))
+        for name, allowed in words:
+            if getattr(self, name) not in get_args(allowed):
+                raise UsageError(f"{name} is {getattr(self, name)!r}: use one of {', '.join(get_args(allowed))}")
+
+    def _check_numbers(self) -> None:
+        if self.every is not None and self.every < SHORTEST:
+            raise UsageError(f"every is {self.every!r}: the shortest interval is {SHORTEST} seconds")
+        if isinstance(self.catchup_limit, bool) or not isinstance(self.catchup_limit, int) or self.catchup_limit < 1:
+            raise UsageError(f"catchup_limit is {self.catchup_limit!r}: give a number of ticks, 1 or more")
 
     def to_json(self) -> dict[str, Any]:
-        """The canonical JSON: only what differs from the defaults, so equal schedules have equal JSON."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {field.name: values[field.name] for field in fields(self) if values[field.name] != field.default}
+        """What differs from the defaults; the store keeps it and `from_json` reads it."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Schedule:
-        """The schedule that `to_json` wrote, or that AMQP carries. Raises UsageError for unknown fields and bad values."""
-        if not isinstance(value, dict):
-            raise UsageError(f"a schedule is {value!r}: give an object with cron or every")
-        known = [field.name for field in fields(cls)]
-        for name in value:
-            if name not in known:
-                raise UsageError(f"a schedule has the unknown field {name!r}: the fields are {', '.join(known)}")
+    def from_json(cls, value: dict[str, Any]) -> Schedule:
+        """The schedule that `to_json` wrote. UsageError for unknown words."""
+        unknown = set(value) - {f.name for f in fields(cls)}
+        if unknown:
+            raise UsageError(f"unknown word {sorted(unknown)[0]!r} in schedule {value!r}")
         return cls(**value)
 
 
 When = Once | Schedule
 
 
-def _interval(value: float | str | timedelta) -> float:
-    every = seconds(value, "every")
-    if every < SHORTEST_INTERVAL:
-        raise UsageError(f"every is {value!r}: the shortest interval is {SHORTEST_INTERVAL} seconds")
-    return math.floor(every * 1e6 + 0.5) / 1e6
-
-
-def _one_of(name: str, value: object, words: tuple[str, ...]) -> None:
-    if value not in words:
-        raise UsageError(f"{name} is {value!r}: it is one of {', '.join(words)}")
-
-
-class Policies(TypedDict, total=False):
-    """What `cron` and `every` take by name. Durations are seconds or text such as `5m`."""
-
-    misfire: Misfire
-    overlap: Overlap
-    jitter: float | str | timedelta
-    catchup_window: float | str | timedelta | None
-    catchup_limit: int
-    grace: float | str | timedelta | None
-
-
-def at(when: datetime) -> Once:
-    """Once, at that instant; an instant that has passed is now. Raises UsageError for a naive datetime."""
-    return Once(at=utc(when, "at"))
+def at(instant_: datetime) -> Once:
+    """Once, at an aware datetime; one in the past is due at once."""
+    return Once(at=instant_)
 
 
 def after(delay: float | str | timedelta) -> Once:
-    """Once, that long after the store has accepted the job, by the store's clock."""
+    """Once, that long after the submit: seconds or text such as `5m`."""
     return Once(after=seconds(delay, "after"))
 
 
-def cron(
-    expr: str,
-    *,
-    tz: str = "UTC",
-    dst_gap: DstGap = "run_after",
-    dst_overlap: DstOverlap = "first",
-    **policies: Unpack[Policies],
-) -> Schedule:
-    """Whenever the wall clock of a zone matches a cron expression: five fields, or six with seconds first.
-
-    Raises UsageError for an expression that cannot be read or never fires, an unknown zone and bad policies.
-    """
-    return Schedule(cron=expr, tz=tz, dst_gap=dst_gap, dst_overlap=dst_overlap, **_plain(policies))
+def cron(expression: str, *, tz: str = "UTC", **policies: Any) -> Schedule:
+    """On a cron expression in an IANA zone. Policies: see `Schedule`; durations may be text."""
+    return Schedule(cron=expression, tz=tz, **policies)
 
 
-def every(interval: float | str | timedelta, **policies: Unpack[Policies]) -> Schedule:
-    """Every so many seconds of elapsed time, the first time one interval after the store has accepted the job."""
-    return Schedule(every=seconds(interval, "every"), **_plain(policies))
+def every(interval: float | str | timedelta, **policies: Any) -> Schedule:
+    """At a fixed interval from the submit on: seconds or text such as `30s`."""
+    return Schedule(every=seconds(interval, "every"), **policies)
 
 
-def _plain(policies: Policies) -> dict[str, Any]:
-    return cast("dict[str, Any]", policies)
-
-
-def when_from_json(value: Mapping[str, Any] | None) -> When:
-    """The `when` of a command: absent or empty is now, else one of at, after, cron or every.
-
-    Raises UsageError for anything else.
-    """
+def when_from_json(value: dict[str, Any] | None) -> When:
+    """`when` of an AMQP command: absent or null is now. UsageError for what is none."""
     if not value:
         return Once()
-    if not isinstance(value, dict):
-        raise UsageError(f"when is {value!r}: give an object with one of at, after, cron, every")
-    kinds = [name for name in ("at", "after", "cron", "every") if name in value]
-    if len(kinds) != 1:
-        raise UsageError(f"when has {', '.join(kinds) or 'none'} of at, after, cron, every: give exactly one")
-    if kinds[0] in ("cron", "every"):
-        return Schedule.from_json(value)
-    if len(value) > 1:
-        raise UsageError(f"when has {', '.join(value)}: nothing else goes with {kinds[0]}")
-    return Once(at=instant(value["at"], "when.at")) if "at" in value else Once(after=seconds(value["after"], "when.after"))
+    if "at" in value:
+        _only(value, {"at"})
+        return Once(at=instant(value["at"], "when.at"))
+    if "after" in value:
+        _only(value, {"after"})
+        return Once(after=value["after"])
+    return Schedule.from_json(value)
+
+
+def _only(value: dict[str, Any], allowed: set[str]) -> None:
+    extra = sorted(set(value) - allowed)
+    if extra:
+        raise UsageError(f"when has {extra[0]!r} beside {sorted(allowed)[0]!r}: it belongs to schedules")
