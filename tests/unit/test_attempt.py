@@ -28,10 +28,14 @@ def an_attempt(number=1, **more):
 
 
 def raised(error):
-    try:
+    """The error with a traceback, as a worker catches it."""
+
+    def handler():
         raise error
-    except BaseException as caught:
-        return caught
+
+    with pytest.raises(type(error)) as caught:
+        handler()
+    return caught.value
 
 
 def test_what_a_handler_returns_is_the_result():
@@ -112,15 +116,15 @@ def test_what_its_transaction_has_completed_is_completed(error):
     assert judge(an_attempt(completed=True), 1, error, 0) == ("completed", None, None, None, 0.0)
 
 
-class Unprintable(Exception):
+class UnprintableError(Exception):
     def __str__(self):
         raise RuntimeError("no text")
 
 
 def test_an_error_that_cannot_be_printed_is_an_error_all_the_same():
-    verdict = judge(an_attempt(), None, raised(Unprintable()), 0)
+    verdict = judge(an_attempt(), None, raised(UnprintableError()), 0)
     assert verdict.kind == "retry"
-    assert json.loads(verdict.error)["type"] == "Unprintable"
+    assert json.loads(verdict.error)["type"] == "UnprintableError"
 
 
 def test_a_long_error_is_kept_within_bounds():

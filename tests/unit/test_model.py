@@ -60,9 +60,9 @@ def test_every_tick_can_come_to_an_end():
 
 
 def test_an_event_ends_in_one_place_wherever_it_finds_the_tick():
-    for event in LEGAL:
+    for event, moves in LEGAL.items():
         assert len({t.target for t in TRANSITIONS if t.event == event}) == 1
-        assert set(sources(event)) == {source for source, _ in LEGAL[event]}
+        assert set(sources(event)) == {source for source, _ in moves}
     assert sources("nothing") == ()
 
 

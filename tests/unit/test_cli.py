@@ -1,0 +1,117 @@
+"""The command line without servers: exit codes, preview, config, logs, rates."""
+
+import json
+import logging
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from rota.cli.logs import JsonFormatter, LineFormatter
+from rota.cli.main import app
+from rota.cli.picture import Rates
+from rota.cli.preview import answer
+from typer.testing import CliRunner
+
+ENV = {f"ROTA_{name}": "" for name in ("STORE", "BROKER", "APP", "DEBUG", "QUEUES")}
+
+
+def rota(*args, **options):
+    return CliRunner().invoke(app, args, env={**ENV, **options.pop("env", {})}, **options)
+
+
+def test_help_loads_no_driver_and_no_table():
+    code = "import sys; from rota.cli.main import app; print([m for m in ('sqlalchemy','psycopg','pika','rich.table') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", sorted(c.name or c.callback.__name__ for c in app.registered_commands))
+def test_every_command_has_help(command):
+    assert rota(command, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["jobs"], "ROTA_STORE"),
+        (["jobs", "--store", "oracle://x"], "scheme"),
+        (["jobs", "--limit", "0"], "limit"),
+        (["worker", "--store", "postgresql://h/d", "--broker", "amqp://h"], "ROTA_APP"),
+        (["scheduler", "--beat", "9s", "--store", "postgresql://h/d"], "ROTA_BEAT"),
+        (["preview", "x"], "cron expression"),
+        (["preview", "0 2 * * *", "--tz", "Mars/Base"], "Mars/Base"),
+        (["preview"], "give an expression"),
+        (["preview", "--batch", "/nowhere/file"], "/nowhere/file"),
+        (["schema", "nope"], "job.submit"),
+        (["top", "--store", "postgresql://h/d"], "rota status --json"),
+    ],
+)
+def test_what_cannot_be_understood_exits_2_and_says_why(args, told):
+    done = rota(*args)
+    assert done.exit_code == 2
+    assert told in done.output
+
+
+def test_a_store_that_is_away_exits_3_without_its_password():
+    done = rota("status", "--store", "postgresql://u:hush@127.0.0.1:1/x")
+    assert done.exit_code == 3
+    assert "hush" not in done.output
+
+
+def test_config_masks_passwords():
+    done = rota("config", "--json", env={"ROTA_STORE": "postgresql://u:hush@h/d"})
+    assert json.loads(done.output)["store"] == "postgresql://u:***@h/d"
+
+
+def test_a_batch_is_answered_line_by_line_in_order():
+    lines = [
+        '{"expr": "0 2 * * *", "after": "2026-11-30T00:00:00Z", "count": 1, "more": 1}',
+        "nonsense",
+        '{"expr": "x"}',
+    ]
+    done = rota("preview", "--batch", "-", input="\n".join(lines))
+    one, two, three = map(json.loads, done.output.splitlines())
+    assert one == {"fires": ["2026-11-30T02:00:00Z"]}
+    assert "error" in two
+    assert "error" in three
+
+
+@pytest.mark.parametrize("wrong", [{"tz": 1}, {"after": []}, {"count": [1]}, {"count": 10**9}, {"count": True}])
+def test_a_line_of_a_batch_with_wrong_types_is_an_error(wrong):
+    assert set(answer(json.dumps({"expr": "0 2 * * *", **wrong}), 5)) == {"error"}
+
+
+def record(message):
+    return logging.LogRecord("rota.sched.x", logging.INFO, "f", 1, message, None, None)
+
+
+def test_a_log_line_is_one_line_and_masks_passwords():
+    line = LineFormatter().format(record("two\nlines amqp://u:hush@h/"))
+    assert "\n" not in line
+    assert "hush" not in line
+    assert 'logger=sched.x message="two\\nlines amqp://u:***@h/"' in line
+
+
+def test_json_logs_have_the_same_fields():
+    assert set(json.loads(JsonFormatter().format(record("m")))) == {"at", "level", "logger", "message"}
+
+
+def view(second, beat_s, **ended):
+    return SimpleNamespace(
+        now=f"2026-11-30T00:00:{second:02}.000000Z", members=[{"id": 1, "beat_s": beat_s, "ended": ended}]
+    )
+
+
+def test_rates_are_taken_between_heartbeats_not_between_looks():
+    rates = Rates()
+    for second, beat_s, n in ((1, 0.0, 10), (2, 1.0, 10), (6, 0.0, 60)):
+        rates.add(view(second, beat_s, succeeded=n))
+    assert rates.total() == {"succeeded": pytest.approx(10.0)}
+
+
+def test_a_new_day_starts_rates_anew():
+    rates = Rates()
+    rates.add(view(1, 0.0, succeeded=1000))
+    rates.add(view(6, 0.0, succeeded=1))
+    assert rates.total() == {}
