@@ -36,7 +36,7 @@ test-rabbitmq4: setup ## the tests that touch the broker, against RabbitMQ 4.x
 	@$(SERVICES) run --rabbitmq4 -- $(VENV)/pytest tests/broker tests/integration $(TESTS)
 
 bench: setup ## the measurements of docs and design, as JSON lines
-	@$(SERVICES) run -- $(VENV)/python bench/run.py
+	@$(SERVICES) run -- $(VENV)/python bench/run.py $(BENCH)
 
 chaos: setup ## processes killed at random while jobs run; figures as JSON in the last line
 	@$(SERVICES) run -- $(VENV)/pytest -s tests/chaos $(TESTS)

@@ -57,6 +57,8 @@ class Stack:
 
     def _start(self, env: Mapping[str, str]) -> None:
         self._rota(env, "migrate")
+        prepare = "import os, app; app.prepare(os.environ['ROTA_STORE'])"
+        subprocess.run([sys.executable, "-c", prepare], env=env, check=True)
         members = self._alive()
         for name, command in MEMBERS.items():
             if name not in members:

@@ -100,7 +100,7 @@ class Schedule:
         """The schedule that `to_json` wrote. UsageError for unknown words."""
         unknown = set(value) - {f.name for f in fields(cls)}
         if unknown:
-            raise UsageError(f"unknown word {sorted(unknown)[0]!r} in schedule {value!r}")
+            raise UsageError(f"unknown word {min(unknown)!r} in schedule {value!r}")
         return cls(**value)
 
 
@@ -143,4 +143,4 @@ def when_from_json(value: dict[str, Any] | None) -> When:
 def _only(value: dict[str, Any], allowed: set[str]) -> None:
     extra = sorted(set(value) - allowed)
     if extra:
-        raise UsageError(f"when has {extra[0]!r} beside {sorted(allowed)[0]!r}: it belongs to schedules")
+        raise UsageError(f"when has {extra[0]!r} beside {min(allowed)!r}: it belongs to schedules")

@@ -64,7 +64,7 @@ class Party:
         end = time.monotonic() + bound
         while not done():
             assert time.monotonic() < end, f"waited {bound} s in vain for {what}: {self.tail()}"
-            time.sleep(0.05)  # noqa: ASYNC251 - between two looks
+            time.sleep(0.05)
 
     def until_working(self) -> None:
         self.until("a handler to be announced", lambda: self.value("select count(*) from rota.handler"))

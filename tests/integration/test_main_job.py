@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 
@@ -146,7 +147,7 @@ def test_a_schedule_ticks_without_gaps(party):
     party.until("five ticks", lambda: party.effects("tick") >= 5)
     party.rota("cancel", "beat")
     ticks = [row[0] for row in party.db.execute("select tick from demo_effect order by tick").fetchall()]
-    assert [round((b - a).total_seconds(), 3) for a, b in zip(ticks, ticks[1:], strict=False)] == [1.0] * (len(ticks) - 1)
+    assert [round((b - a).total_seconds(), 3) for a, b in itertools.pairwise(ticks)] == [1.0] * (len(ticks) - 1)
 
 
 def test_plain_amqp_without_any_code_of_rota(party):
@@ -172,7 +173,7 @@ def test_plain_amqp_without_any_code_of_rota(party):
     party.until("the effect", lambda: party.effects("amqp") == 1)
     assert ask(b"{nonsense")["ok"] is False
     channel.cancel()
-    method, properties, body = channel.basic_get("rota.parked", auto_ack=True)
+    _method, properties, body = channel.basic_get("rota.parked", auto_ack=True)
     assert body == b"{nonsense"
     assert properties.headers["x-rota-error"]
     connection.close()
@@ -197,7 +198,11 @@ def test_status_has_its_keys_and_adds_up(party):
         (["submit", "effect", "--args", '{"key": 7}'], 2, "key"),
         (["submit", "effect", "--args", "{"], 2, "{"),
         (["submit", "effect", "--args", '{"key": "k"}', "--cron", "0 0 31 2 *"], 2, "never fires"),
-        (["submit", "effect", "--args", '{"key": "k"}', "--cron", "0 0 * * *", "--tz", "Mars/Olympus"], 2, "Mars/Olympus"),
+        (
+            ["submit", "effect", "--args", '{"key": "k"}', "--cron", "0 0 * * *", "--tz", "Mars/Olympus"],
+            2,
+            "Mars/Olympus",
+        ),
         (["submit", "effect", "--args", '{"key": "k"}', "--at", "2026-12-01T09:00:00"], 2, "offset"),
         (["cancel", "00000000"], 1, "00000000"),
         (["redrive"], 2, "which"),

@@ -1,8 +1,8 @@
 """What a submit is checked for before any I/O."""
 
+import contextlib
 from datetime import UTC, datetime
 
-import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
