@@ -7,7 +7,7 @@ SERVICES := $(PYTHON) compose/services.py
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup up down demo test test-rabbitmq4 bench chaos lint view format clean
+.PHONY: help python setup up down demo test test-rabbitmq4 bench lint view format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,9 +37,6 @@ test-rabbitmq4: setup ## the tests that touch the broker, against RabbitMQ 4.x
 
 bench: setup ## the measurements of docs and design, as JSON lines
 	@$(SERVICES) run -- $(VENV)/python bench/run.py $(BENCH)
-
-chaos: setup ## processes killed at random while jobs run; figures as JSON in the last line
-	@$(SERVICES) run -- $(VENV)/pytest -s tests/chaos $(TESTS)
 
 lint: setup view ## ruff, mypy and the import contracts
 	@$(VENV)/ruff check .

@@ -78,7 +78,7 @@ def judge(attempt: Attempt, value: Any, error: BaseException | None, random: flo
     if isinstance(error, Superseded):
         return Verdict("superseded")
     if isinstance(error, Cancel):
-        return Verdict("cancelled", reason=clean(str(error)) or "cancelled by its handler")
+        return Verdict("cancelled", reason=clean(_text(error)) or "cancelled by its handler")
     if isinstance(error, Snooze):
         return Verdict("snooze", seconds=error.seconds)
     return _failure(attempt, error, random)
@@ -88,7 +88,7 @@ def _failure(attempt: Attempt, error: BaseException, random: float) -> Verdict:
     told = describe(attempt.number, error)
     summary = clean(f"{type(error).__name__}: {_text(error)}")[:_MESSAGE_LIMIT]
     if isinstance(error, NoRetry):
-        return Verdict("dead", reason=clean(str(error)) or "not to be retried", error=told)
+        return Verdict("dead", reason=clean(_text(error)) or "not to be retried", error=told)
     policy = attempt.handler.retry
     if attempt.number >= policy.attempts:
         return Verdict("dead", reason=f"{attempt.number} attempts failed, the last with {summary}", error=told)

@@ -156,10 +156,11 @@ class Scheduler:
     async def _dispatch(self, member: int, dispatcher: Dispatcher, lanes: LaneBook, wakeup: Wakeup) -> None:
         """Claims while there is something due; else sleeps until there is."""
         while True:
+            moved = await dispatcher.round()  # with a full window it still publishes again what came back
             if not dispatcher.room:
                 await dispatcher.progress(0.5)
                 continue
-            if await dispatcher.round():
+            if moved:
                 continue
             # Publish the time of waking, look once more, then sleep: a submit in between is seen or wakes us.
             self._wake.clear()

@@ -217,6 +217,9 @@ class Reading(Protocol):
     def list_dead(self, which: Filter) -> Transaction[list[Row]]:
         """Dead runs."""
 
+    def known_handlers(self, limit: int = 1000) -> Transaction[list[str]]:
+        """Names of announced handlers, for messages."""
+
     def status(self) -> Transaction[StatusView]:
         """One picture of everything."""
 

@@ -33,8 +33,9 @@ class Skipped:
         """For people: the reason, and which ticks."""
         if self.count == 1:
             return f"{self.reason}: this tick"
-        many = "more than were counted" if self.count is None else str(self.count)
-        return f"{self.reason}: {many} ticks from this one to {rfc3339(self.last)}"
+        if self.count is None:
+            return f"{self.reason}: all ticks from this one on and before {rfc3339(self.last)}, too many to be counted"
+        return f"{self.reason}: {self.count} ticks from this one to {rfc3339(self.last)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +75,16 @@ def _due(schedule: Schedule, cursor: datetime, now: datetime) -> tuple[list[date
 
 def _latest(schedule: Schedule, cursor: datetime, now: datetime) -> list[datetime]:
     """The latest ticks up to now, found by looking back over growing spans."""
+    wanted = min(schedule.catchup_limit, LOOKED_AT) if schedule.misfire == "run_all" else 1
     span = timedelta(seconds=60)
     while True:
         start = max(cursor, now - span)
         found: list[datetime] = []
         tick = next_tick(schedule, start, cursor)
-        while tick is not None and tick <= now and len(found) <= LOOKED_AT:
+        while tick is not None and tick <= now and len(found) <= 5 * LOOKED_AT:
             found.append(tick)
             tick = next_tick(schedule, tick, cursor)
-        if found or start == cursor:
+        if len(found) >= wanted or start == cursor:
             return found[-LOOKED_AT:]
         span *= 4
 
@@ -108,5 +110,7 @@ def _choose(
     left = [tick for tick in due if tick not in set(run)]
     if not left:
         return run, []
-    count = None if more else len(left)
-    return run, [Skipped(left[0], left[-1], count, f"misfire={schedule.misfire}")]
+    reason = f"misfire={schedule.misfire}"
+    if more:  # what lies between the cursor and the latest was not counted
+        return run, [Skipped(left[0], run[0] if run else due[-1], None, reason)]
+    return run, [Skipped(left[0], left[-1], len(left), reason)]

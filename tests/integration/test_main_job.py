@@ -73,6 +73,7 @@ def test_a_scheduler_that_is_killed_loses_nothing_that_it_claimed(party):
 def test_a_broker_that_crashes_and_comes_back_costs_no_effect(store_url, make_rabbitmq, tmp_path):
     broker = make_rabbitmq()
     with party_on(store_url, broker.url, tmp_path) as party:
+        party.env["ROTA_CONFIRM_WINDOW"] = "40"  # so that all of it is unconfirmed when the broker goes
         party.start("scheduler")
         party.start("worker")
         party.until_working()

@@ -106,6 +106,11 @@ def test_a_hundred_thousand_missed_ticks_stop_nothing():
     plan = advance(schedule, "j", START, START + timedelta(days=30), live=False)
     assert plan.fire == (START + timedelta(days=30),)
     assert plan.skipped[0].count is None
+    assert plan.skipped[0].last == plan.fire[0]
+    every = advance(
+        Schedule(every=0.5, misfire="run_all", catchup_limit=50), "j", START, START + timedelta(days=30), live=False
+    )
+    assert len(every.fire) == 50
 
 
 def test_an_overlap_is_skipped_with_its_reason():

@@ -20,6 +20,7 @@ create table rota.job (
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 1, autovacuum_analyze_scale_factor = 0.1);
 create index job_due on rota.job (part, queue, next_run_at) where not paused;
+create index job_paused on rota.job (queue) where paused;
 create unique index job_name on rota.job (name) where name is not null;
 
 create table rota.run (
