@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sets up and runs the servers that demo, tests, bench and chaos need. See docs/development.md.
+"""Sets up and runs the servers that demo, tests and bench need. See docs/development.md.
 
     services.py setup            the virtual environment and the servers' programs
     services.py up [--json]      start the servers, print where they are, leave them running
