@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 from rota.sched.errors import Superseded
+from rota.sched.store.transaction import Query, transaction
 from rota.sched.store.values import DeadFilter, End, Return
 
 ERROR = '{"attempt": 1, "type": "ValueError", "message": "no"}'
@@ -149,6 +151,25 @@ def test_after_a_pause_of_all_nobody_is_judged_at_once(house):
     house.sql("update rota.duty set due_at = to_timestamp(0), ran_at = now() - interval '1 minute'")
     assert house.run(house.store.recover(scheduler, 15, 0)).dead_members == []
     assert house.run(house.store.recover(scheduler, 15, 0)).dead_members == [worker]
+
+
+def test_a_member_that_stands_still_inside_its_transaction_does_not_hold_up_recovery_of_the_others(house, store_url):
+    """Frozen after its begin and before its commit, it keeps the lock on its own row."""
+    scheduler, frozen, dead = house.join(), house.join("worker"), house.join("worker")
+    house.kill(frozen)
+    house.kill(dead)
+    with psycopg.connect(store_url) as still:
+        still.execute("select id from rota.member where id = %s for key share", [frozen])
+        assert house.recover(scheduler).dead_members == [dead]
+    assert house.recover(scheduler).dead_members == [frozen]
+
+
+def test_the_store_ends_a_transaction_that_stands_still(house):
+    @transaction()
+    def ask():
+        return (yield Query("show idle_in_transaction_session_timeout"))
+
+    assert house.run(ask()) == [("10s",)]
 
 
 def test_recovery_is_one_schedulers_duty_at_a_time(house):

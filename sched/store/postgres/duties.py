@@ -26,11 +26,12 @@ update rota.duty d set due_at = clock_timestamp() + make_interval(secs => %(ever
 from due where d.name = due.name returning extract(epoch from clock_timestamp() - due.ran_at)::float8
 """
 
-# FOR UPDATE waits for a claim or begin of that member which is under way, so the sweeps below see what it wrote.
+# FOR UPDATE conflicts with the lock of a claim or begin of that member which is under way: such a member is passed by, and
+# judged in the next round. To wait for it would hold up the recovery of all others if it stands still inside.
 MARK_DEAD = """
 with late as materialized (
   select id from rota.member
-  where state = 'live' and beat_at < clock_timestamp() - make_interval(secs => %(lease)s) order by id for update
+  where state = 'live' and beat_at < clock_timestamp() - make_interval(secs => %(lease)s) order by id for update skip locked
 )
 update rota.member m set state = 'dead', ended_at = clock_timestamp(), wakes_at = null
 from late where m.id = late.id and m.beat_at < clock_timestamp() - make_interval(secs => %(lease)s) returning m.id

@@ -24,8 +24,14 @@ T = TypeVar("T")
 STATEMENT_SECONDS = 30
 """Bound of one statement on the server; the client waits a little longer and then drops the connection."""
 
+IDLE_SECONDS = 10
+"""A process that stands still inside a transaction loses it after this, and the locks with it."""
+
 _TRIES = 6
-_BEGIN = f"begin; set local statement_timeout = '{STATEMENT_SECONDS}s'"
+_BEGIN = (
+    f"begin; set local statement_timeout = '{STATEMENT_SECONDS}s'"
+    f"; set local idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+)
 # With fresh statistics on a nearly empty table the planner has chosen a scan of everything.
 _PIN = (
     "; set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off"
