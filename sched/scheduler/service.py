@@ -162,8 +162,10 @@ class Scheduler:
                 continue
             if moved:
                 continue
-            # Publish the time of waking, look once more, then sleep: a submit in between is seen or wakes us.
+            # Publish the time of waking, look once more, then sleep: a submit in between is seen or wakes us. It may have
+            # made its queue.
             self._wake.clear()
+            await self._learn_queues(lanes)
             due = await self._link.run(self._store.sleep(member, lanes.walk(), lanes.parts, wakeup.longest))
             if not await dispatcher.round():
                 await self._sleep(due.seconds or 0.0)
@@ -183,21 +185,17 @@ class Scheduler:
             self._stats.set("partitions", len(parts))
             self._wake.set()
 
-    async def _sweep(self, lanes: LaneBook) -> None:
-        queues = await self._tolerant("queues", self._link.run(self._store.queues()))
-        if queues is not None:
-            self._depths.know(queues)
+    async def _learn_queues(self, lanes: LaneBook) -> None:
+        self._depths.know(await self._link.run(self._store.queues()))
         lanes.set(lanes.parts, self._depths.open)
+
+    async def _sweep(self, lanes: LaneBook) -> None:
+        await self._tolerant("queues", self._learn_queues(lanes))
         lanes.rewind()
         self._wake.set()
 
     async def _measure(self, lanes: LaneBook) -> None:
         """Asks the broker how full the queues are; what has room again is claimed from at once."""
-        if self._wake.is_set():
-            # A submit may have made a queue that we do not know yet.
-            queues = await self._tolerant("queues", self._link.run(self._store.queues()))
-            if queues is not None:
-                self._depths.know(queues)
         if self._publisher.up:
             await self._tolerant("depths", self._depths.ask(self._publisher))
         before = len(lanes)

@@ -151,6 +151,18 @@ def test_a_schedule_ticks_without_gaps(party):
     assert [round((b - a).total_seconds(), 3) for a, b in itertools.pairwise(ticks)] == [1.0] * (len(ticks) - 1)
 
 
+def test_the_first_job_of_a_new_queue_does_not_wait_for_a_sweep(party):
+    """One after the other, so that waiting for a sweep (5 s) would show five times over."""
+    with Client.open(party.store) as client:
+        for n in range(5):
+            ref = client.submit(effect.call(key=f"k{n}"), queue=f"new-{n}")
+            party.until(
+                "its claim", lambda job=ref.id: party.value("select count(*) from rota.run where job_id = %s", job)
+            )
+    waited = party.value("select extract(epoch from max(claimed_at) - min(due_at)) from rota.run")
+    assert waited < 2 * 5, f"five new queues took {waited} s"
+
+
 def test_plain_amqp_without_any_code_of_rota(party):
     connection = pika.BlockingConnection(pika.URLParameters(party.env["ROTA_BROKER"]))
     channel = connection.channel()
