@@ -186,7 +186,8 @@ class Scheduler:
             self._wake.set()
 
     async def _learn_queues(self, lanes: LaneBook) -> None:
-        self._depths.know(await self._link.run(self._store.queues()))
+        queues = await self._link.run(self._store.queues())
+        self._depths.know(queues)
         lanes.set(lanes.parts, self._depths.open)
 
     async def _sweep(self, lanes: LaneBook) -> None:

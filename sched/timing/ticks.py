@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from croniter import CroniterBadDateError
-from rota.sched.timing.cron import Cron, next_match, parse
+from rota.sched.durations import rfc3339
+from rota.sched.errors import UsageError
+from rota.sched.timing.cron import YEARS, Cron, next_match, parse
 from rota.sched.timing.zones import transitions, zone
 
 if TYPE_CHECKING:
+    from rota.sched.timing.policies import DstGap, DstOverlap
     from rota.sched.timing.zones import Transition
     from rota.sched.when import Schedule
 
@@ -35,22 +39,46 @@ def next_tick(schedule: Schedule, after: datetime, anchor: datetime) -> datetime
 
     An interval's ticks are `anchor` plus multiples of it; a cron expression needs no anchor.
     """
-    if schedule.every is not None:
-        step = timedelta(seconds=schedule.every)
-        return anchor + ((after - anchor) // step + 1) * step
-    assert schedule.cron is not None
-    cron = parse(schedule.cron)
-    floor = after.astimezone(UTC).replace(microsecond=0)
     try:
-        return _next_fixed(cron, schedule, floor) if cron.fixed else _next_elapsed(cron, schedule.tz, floor)
-    except (CroniterBadDateError, OverflowError):
+        if schedule.every is not None:
+            step = timedelta(seconds=schedule.every)
+            return anchor + ((after - anchor) // step + 1) * step
+        assert schedule.cron is not None
+        rule = _Rule(schedule.cron, schedule.tz, schedule.dst_gap, schedule.dst_overlap)
+        return _next_of_cron(rule, after.astimezone(UTC).replace(microsecond=0))
+    except OverflowError:  # past the year 9999
+        return None
+
+
+class _Rule(NamedTuple):
+    """What of a schedule decides its ticks: many jobs share one."""
+
+    cron: str
+    tz: str
+    dst_gap: DstGap
+    dst_overlap: DstOverlap
+
+
+@lru_cache(maxsize=65536)
+def _next_of_cron(rule: _Rule, after: datetime) -> datetime | None:
+    cron = parse(rule.cron)
+    try:
+        return _next_fixed(cron, rule, after) if cron.fixed else _next_elapsed(cron, rule.tz, after)
+    except CroniterBadDateError:
         return None
 
 
 def first_tick(schedule: Schedule, now: datetime) -> datetime:
-    """The first tick of a job that is submitted now: an interval begins with one interval's wait."""
+    """The first tick of a job that is submitted now: an interval begins with one interval's wait.
+
+    Raises UsageError if there is none, as for a time of day that exists in gaps only under dst_gap='skip'.
+    """
     tick = next_tick(schedule, now, now)
-    assert tick is not None
+    if tick is None:
+        what = schedule.cron if schedule.cron is not None else schedule.every
+        raise UsageError(
+            f"schedule {what!r} in {schedule.tz} never fires after {rfc3339(now)}: change it or its policies"
+        )
     return tick
 
 
@@ -134,16 +162,17 @@ def _first_change(tz: str, after: datetime, until: datetime) -> datetime | None:
     return None
 
 
-def _next_fixed(cron: Cron, schedule: Schedule, after: datetime) -> datetime:
+def _next_fixed(cron: Cron, rule: _Rule, after: datetime) -> datetime:
     """The first instant that a named time of day resolves to."""
-    rules = zone(schedule.tz)
+    rules = zone(rule.tz)
     local = after.astimezone(rules).replace(tzinfo=None)
-    if _changes(schedule.tz, after - _NEAR, after + _NEAR):
+    if _changes(rule.tz, after - _NEAR, after + _NEAR):
         local -= _NEAR / 2
+    last_year = local.year + YEARS
     best: datetime | None = None
-    while True:
+    while local.year <= last_year:
         local = next_match(cron, local)
-        instants = _resolve(local, schedule)
+        instants = _resolve(local, cron, rule)
         best = min((i for i in instants if i > after), default=best) if best is None else best
         if best is None:
             continue
@@ -151,26 +180,29 @@ def _next_fixed(cron: Cron, schedule: Schedule, after: datetime) -> datetime:
         for instant in instants:
             if after < instant < best:
                 best = instant
-        if not _changes(schedule.tz, best - _NEAR, best + _NEAR) or (instants and min(instants) > best):
+        if not _changes(rule.tz, best - _NEAR, best + _NEAR) or (instants and min(instants) > best):
             return best
+    raise CroniterBadDateError(f"clock changes leave no tick of {cron.text!r} in {YEARS} years")
 
 
-def _resolve(local: datetime, schedule: Schedule) -> list[datetime]:
+def _resolve(local: datetime, cron: Cron, rule: _Rule) -> list[datetime]:
     """The instants of a local time: none, one or two."""
-    rules = zone(schedule.tz)
+    rules = zone(rule.tz)
     first = local.replace(tzinfo=rules, fold=0).astimezone(UTC)
     last = local.replace(tzinfo=rules, fold=1).astimezone(UTC)
     if first == last:
         return [first]
     if first.astimezone(rules).replace(tzinfo=None) != local:  # a gap: fold 0 has the offset from before it
-        return _in_gap(first, last, schedule)
-    return {"first": [first], "last": [last], "both": [first, last], "skip": []}[schedule.dst_overlap]
+        return _in_gap(first, last, cron, rule)
+    return {"first": [first], "last": [last], "both": [first, last], "skip": []}[rule.dst_overlap]
 
 
-def _in_gap(shifted: datetime, before: datetime, schedule: Schedule) -> list[datetime]:
-    if schedule.dst_gap == "skip":
+def _in_gap(shifted: datetime, before: datetime, cron: Cron, rule: _Rule) -> list[datetime]:
+    if rule.dst_gap == "skip":
         return []
-    if schedule.dst_gap == "shift":
+    if rule.dst_gap == "shift":
         return [shifted]
-    change = _first_change(schedule.tz, before - _SECOND, shifted)
-    return [change or shifted]
+    end = _first_change(rule.tz, before - _SECOND, shifted) or shifted
+    # Some old offsets have seconds: cron wakes at whole minutes of local time.
+    odd = 0 if cron.seconds else end.astimezone(zone(rule.tz)).second
+    return [end + timedelta(seconds=-odd % 60)]
