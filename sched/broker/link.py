@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rota.sched.broker.connection import LoginRefused, Wire, connect, guarded
 from rota.sched.broker.declare import Declarer
 from rota.sched.broker.messages import Depth, Drift, ServerInfo
-from rota.sched.broker.topology import Topology, shared_topology, work_topology
+from rota.sched.broker.topology import Topology, stages, work_topology
 from rota.sched.errors import RotaError, Unreachable
 from rota.sched.urls import parse_broker
 
@@ -110,7 +110,8 @@ class Link:
         Raises Unreachable when the connection is down or ends meanwhile.
         """
         async with Declarer(self.wire) as declarer:
-            return await declarer.declare(shared_topology() if topology is None else topology)
+            parts = stages() if topology is None else (topology,)
+            return [drift for part in parts for drift in await declarer.declare(part)]
 
     async def declare_work_queue(self, queue: str) -> Drift | None:
         """Declare and bind the work queue of `queue`; do this before publishing to it. Raises as `declare` does."""

@@ -193,28 +193,42 @@ def _base() -> Topology:
             Exchange(PARKED, "fanout"),
             Exchange(DEAD, "fanout"),
             Exchange(JOBS, "direct"),
-            Exchange(SUBMIT, "direct", {"alternate-exchange": PARKED}),
             Exchange(EVENTS, "topic"),
             Exchange(CONTROL, "fanout"),
         ),
         queues=(Queue(PARKED, _quorum()), Queue(DEAD, _quorum()), Queue(SUBMIT, _dead_lettering(PARKED))),
-        bindings=(
-            Binding(PARKED, PARKED),
-            Binding(DEAD, DEAD),
-            *(Binding(SUBMIT, SUBMIT, command) for command in COMMANDS),
-        ),
+        bindings=(Binding(PARKED, PARKED), Binding(DEAD, DEAD)),
     )
+
+
+def _entrance() -> Topology:
+    """Where services publish; declared last, and at once with its bindings.
+
+    What is published before is refused aloud, not parked without an answer because the queue is not bound yet.
+    """
+    return Topology(
+        exchanges=(Exchange(SUBMIT, "direct", {"alternate-exchange": PARKED}),),
+        bindings=tuple(Binding(SUBMIT, SUBMIT, command) for command in COMMANDS),
+    )
+
+
+@lru_cache(maxsize=1)
+def stages() -> tuple[Topology, ...]:
+    """All that exists once per vhost, in the order in which to declare it: the inside, then the entrance."""
+    base, ladder = _base(), _ladder()
+    inside = Topology(
+        base.exchanges + ladder.exchanges,
+        base.queues + ladder.queues,
+        base.bindings + ladder.bindings,
+    )
+    return inside, _entrance()
 
 
 @lru_cache(maxsize=1)
 def shared_topology() -> Topology:
     """All that exists once per vhost: everything but the work queues."""
-    base, ladder = _base(), _ladder()
-    return Topology(
-        base.exchanges + ladder.exchanges,
-        base.queues + ladder.queues,
-        base.bindings + ladder.bindings,
-    )
+    inside, entrance = stages()
+    return Topology(inside.exchanges + entrance.exchanges, inside.queues, inside.bindings + entrance.bindings)
 
 
 def work_topology(queue: str) -> Topology:

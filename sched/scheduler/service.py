@@ -61,7 +61,7 @@ class Scheduler:
         self._command_link = self._store.async_link("commands")
         self._stats = Stats()
         self._publisher = Publisher(settings.broker, "rota scheduler publish", on_up=self._broker_up)
-        self._consumer = Consumer(settings.broker, "rota scheduler consume")
+        self._consumer = Consumer(settings.broker, "rota scheduler consume", on_up=self._consumer_up)
         self._depths = Depths()
         self._dispatcher: Dispatcher | None = None
         self._wake = asyncio.Event()
@@ -236,6 +236,10 @@ class Scheduler:
         except Unreachable as error:
             log.warning("%s: %s", what, error)
             return None
+
+    async def _consumer_up(self) -> None:
+        """What it consumes has to be there; the publisher tells of differences."""
+        await self._consumer.declare()
 
     async def _broker_up(self) -> None:
         for drift in await self._publisher.declare():

@@ -123,3 +123,12 @@ def test_what_is_bound_is_declared_before():
 def test_the_ladder_has_a_rung_for_each_power_of_two():
     rungs = [q for q in shared_topology().queues if "x-message-ttl" in q.arguments]
     assert sorted(int(q.arguments["x-message-ttl"]) for q in rungs) == [1000 * 2**k for k in range(RUNGS)]
+
+
+def test_the_entrance_is_declared_last_and_with_nothing_between_it_and_its_bindings():
+    inside, entrance = topology.stages()
+    assert [exchange.name for exchange in entrance.exchanges] == ["rota.submit"]
+    assert entrance.queues == ()
+    assert {binding.key for binding in entrance.bindings} == {"job.submit", "job.cancel", "job.redrive"}
+    assert "rota.submit" in {queue.name for queue in inside.queues}
+    assert "rota.submit" not in {exchange.name for exchange in inside.exchanges}

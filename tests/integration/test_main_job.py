@@ -163,8 +163,17 @@ def test_the_first_job_of_a_new_queue_does_not_wait_for_a_sweep(party):
     assert waited < 2 * 5, f"five new queues took {waited} s"
 
 
+def commands_are_taken(connection):
+    channel = connection.channel()
+    try:
+        return channel.queue_declare("rota.submit", passive=True).method.consumer_count
+    except pika.exceptions.ChannelClosedByBroker:
+        return 0  # not declared yet
+
+
 def test_plain_amqp_without_any_code_of_rota(party):
     connection = pika.BlockingConnection(pika.URLParameters(party.env["ROTA_BROKER"]))
+    party.until("a scheduler to take commands", lambda: commands_are_taken(connection))
     channel = connection.channel()
     answers = channel.queue_declare("", exclusive=True).method.queue
 
