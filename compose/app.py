@@ -27,6 +27,7 @@ create table if not exists demo_effect (
 create table if not exists demo_plain (
   key text not null, job uuid not null, tick timestamptz not null, attempt integer not null, fence bigint not null,
   time timestamptz not null default clock_timestamp());
+create table if not exists demo_seen (job uuid not null, tick timestamptz not null, fence bigint not null);
 """
 INSERT = "insert into demo_effect (key, job, tick, attempt, fence) values (:key, :job, :tick, :attempt, :fence)"
 
@@ -109,13 +110,14 @@ def broken(ctx: Context, key: str, *, fixed: bool = False) -> None:
 
 
 @app.handler
-def plain(ctx: Context, key: str) -> None:
-    """One row in a transaction of its own: a run that is executed again has it twice."""
+def plain(ctx: Context, key: str, hold: float = 0.0) -> None:
+    """One row in a transaction of its own, then `hold` seconds more: a run that is executed again has the row twice."""
     with psycopg.connect(os.environ["ROTA_STORE"], autocommit=True) as connection:
         connection.execute(
             "insert into demo_plain (key, job, tick, attempt, fence) values (%(key)s, %(job)s, %(tick)s, %(attempt)s, %(fence)s)",
             row(ctx, key),
         )
+    time.sleep(hold)
 
 
 @app.handler
@@ -136,3 +138,21 @@ def slow_effect(ctx: Context, key: str, hold: float, pause: float) -> None:
             longest, before = max(longest, now - before), now
         if longest < pause:
             insert(connection, ctx, key)
+
+
+@app.handler
+def careful_effect(ctx: Context, key: str, hold: float) -> None:
+    """Holds its transaction open for `hold` seconds, then writes, unless a later attempt has shown a higher fence.
+
+    An attempt that finds itself stale completes without writing: the other one does the work. Only the fence keeps its
+    completion from ending the other attempt's run, whose effect would then be refused and lost.
+    """
+    with psycopg.connect(os.environ["ROTA_STORE"], autocommit=True) as resource:
+        resource.execute("insert into demo_seen values (%(job)s, %(tick)s, %(fence)s)", row(ctx, key))
+        with ctx.transaction() as connection:
+            time.sleep(hold)
+            newest = resource.execute(
+                "select max(fence) from demo_seen where job = %(job)s and tick = %(tick)s", row(ctx, key)
+            ).fetchone()
+            if newest is None or newest[0] <= ctx.fence:
+                insert(connection, ctx, key)

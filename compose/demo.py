@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
 import threading
 import time
@@ -17,23 +18,23 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from app import prepare
-from demo_load import Acknowledged, by_amqp, by_api, by_cli, schedules, slow
+from demo_load import Acknowledged, by_amqp, by_api, by_cli, schedules, slow, slow_plain
 from demo_stack import Members
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from servers import signals
 from servers.databases import create_database, drop_database
 from servers.management import Management
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NAME = "rota_demo"
 PATIENCE = 90.0
 """Seconds to wait for what is still owed after the last submission."""
 ZOMBIES = 8
 HOLD = 7.0
-PAUSE = 3.0
+"""Seconds that they hold their transaction: longer than recovery takes, so that the second attempts are inside theirs."""
 
 console = Console(highlight=False)
 
@@ -50,6 +51,7 @@ class Demo:
         self.begun = time.monotonic()
         self.redriven = 0
         self.died = 0
+        self.stale = 0
         self.db = psycopg.connect(store, autocommit=True)
         self.lock = threading.Lock()
 
@@ -96,9 +98,16 @@ class Demo:
     def faults(self) -> None:
         """Kills and freezes, each while there are runs in flight."""
         time.sleep(4)
-        slow(self.store, self.acks, "kill", 24, 2.0, 60.0)
-        self.until(lambda: self.running(self.members.alive["worker"][0].pid) > 0, 20, "runs on the worker to be killed")
-        count = self.running(self.members.alive["worker"][0].pid)
+        slow_plain(self.store, self.acks, 8, 2.0)
+        slow(self.store, self.acks, "kill", 8, 2.0)
+        pid = self.members.alive["worker"][0].pid
+        written = (
+            "select count(*) from demo_plain p join rota.run r on r.job_id = p.job "
+            "join rota.member m on m.id = r.owner where m.pid = %s"
+        )
+        self.until(lambda: self.value(written, pid) > 0, 10, "plain runs that have written on that worker", fatal=False)
+        self.until(lambda: self.running(pid) > 0, 20, "runs on the worker to be killed")
+        count = self.running(pid)
         dead = self.members.kill("worker")
         self.say(f"killed worker {dead.pid} with {count} runs in flight, started another")
         time.sleep(3)
@@ -114,32 +123,30 @@ class Demo:
 
     def zombie(self) -> None:
         """Freezes a worker inside its transactions until its runs have begun elsewhere, then lets it go on."""
-        ids = slow(self.store, self.acks, "zombie", ZOMBIES, HOLD, PAUSE)
-        victim: dict[str, Any] = {}
+        ids = slow(self.store, self.acks, "zombie", ZOMBIES, HOLD)
+        inside = "select count(distinct job) from demo_seen where job = any(%s::uuid[])"
+        self.until(lambda: self.value(inside, ids) == ZOMBIES, 4, "all slow runs to begin", fatal=False)
+        held: dict[int, list[Any]] = {}
 
         def found() -> bool:
+            owned = (
+                "select r.job_id from rota.run r join rota.member m on m.id = r.owner "
+                "where r.job_id = any(%s::uuid[]) and m.pid = %s"
+            )
             for worker in self.members.alive["worker"]:
-                rows = self.rows(
-                    "select r.job_id, r.owner from rota.run r join rota.member m on m.id = r.owner "
-                    "where r.job_id = any(%s::uuid[]) and m.pid = %s",
-                    ids,
-                    worker.pid,
-                )
-                if rows:
-                    victim.update(worker=worker, owners=dict(rows))
-            return bool(victim)
+                held[worker.pid] = [job for (job,) in self.rows(owned, ids, worker.pid)]
+            return any(held.values())
 
         self.until(found, 20, "slow runs on a worker to be frozen")
-        worker, owners = victim["worker"], victim["owners"]
-        jobs, old = list(owners), list(set(owners.values()))
+        worker = max(self.members.alive["worker"], key=lambda w: len(held[w.pid]))
+        jobs = held[worker.pid]
         self.members.freeze(worker)
         self.say(f"froze worker {worker.pid} inside {len(jobs)} transactions")
-        again = "select count(*) from rota.run where job_id = any(%s) and state = 'running' and not owner = any(%s)"
+        again = "select count(*) from (select from demo_seen where job = any(%s) group by job having count(*) > 1) x"
         try:
-            self.until(
-                lambda: self.value(again, jobs, old) == len(jobs), 30, "its runs to begin elsewhere", fatal=False
-            )
-            self.say(f"{self.value(again, jobs, old)} of them run elsewhere: the frozen worker wakes up")
+            self.until(lambda: self.value(again, jobs) == len(jobs), 15, "its runs to begin elsewhere", fatal=False)
+            self.stale = self.value(again, jobs)
+            self.say(f"{self.stale} of them run elsewhere: the frozen worker wakes up")
         finally:
             self.members.thaw(worker)
 
@@ -197,20 +204,29 @@ class Demo:
         return self.value(ended, list(self.acks.schedules)) + self.gaps()
 
     def gaps(self) -> int:
-        """Nominal ticks of intervals between the first and the last that are neither effects nor told as skipped."""
-        rows = self.db.execute(
-            "select job, count(distinct tick), extract(epoch from max(tick) - min(tick))::float8 from demo_effect "
-            "where key like 'every-%%' group by job"
-        ).fetchall()
-        skipped: dict[Any, int] = dict(
-            self.db.execute("select job_id, count(*) from rota.history where outcome = 'skipped' group by 1").fetchall()
+        """Nominal ticks between a schedule's first effect and its last that have no effect and no row that says why."""
+        return sum(
+            self._gaps(job, self.acks.steps[key], on_grid=key.startswith("cron"))
+            for job, key in self.acks.schedules.items()
         )
-        missing = 0
-        for job, count, span in rows:
-            step = 1.0 + int(self.acks.schedules[str(job)].rpartition("-")[2]) / 2
-            if job not in skipped:
-                missing += max(0, round(span / step) + 1 - count)
-        return missing
+
+    def _gaps(self, job: str, step: float, *, on_grid: bool) -> int:
+        ticks = self._ticks("select tick from demo_effect where job = %s", job)
+        told = self._ticks(
+            "select scheduled_for from rota.history where job_id = %s and outcome in ('skipped', 'cancelled')", job
+        )
+        if not ticks:
+            return 1  # each of them has had seconds to tick
+        first, last = min(ticks), max(ticks)
+        if on_grid:
+            owed = {float(t) for t in range(int(first), int(last) + 1) if t % 60 % step == 0}
+        else:
+            owed = {first + n * step for n in range(round((last - first) / step) + 1)}
+        have = {round(tick, 1) for tick in ticks | told}
+        return sum(round(tick, 1) not in have for tick in owed)
+
+    def _ticks(self, sql: str, job: str) -> set[float]:
+        return {at.timestamp() for (at,) in self.rows(sql, job)}
 
     def figures(self) -> dict[str, Any]:
         lateness = self.db.execute(
@@ -235,12 +251,19 @@ class Demo:
             - self.died,
             "dead": self.died,
             "redriven": self.redriven,
+            "stale_attempts": self.stale,
             "skipped": self.value("select count(*) from rota.history where outcome = 'skipped'"),
             "losses": self.value("select coalesce(sum(losses), 0) from rota.history"),
             "lateness_p50_ms": round(p50, 1),
             "lateness_p99_ms": round(p99, 1),
             "jobs_per_s": round(executed / max(0.001, seconds[0] if seconds and seconds[0] else 0.001), 1),
         }
+
+    def close(self, seconds: float) -> dict[int, int]:
+        """Ends the members within `seconds`; their exit codes."""
+        codes = self.members.stop(seconds)
+        self.db.close()
+        return codes
 
     # Showing and waiting.
 
@@ -309,24 +332,23 @@ def summary(figures: dict[str, Any], demo: Demo) -> None:
 
 
 def main() -> int:
-    """Runs the demo on a database and a vhost of its own."""
+    """Runs the demo on a database and a vhost of its own; whatever asks it to end leaves nothing running."""
     server, broker = os.environ["ROTA_TEST_STORE"], os.environ["ROTA_TEST_BROKER"]
     management = Management(broker, os.environ.get("ROTA_TEST_BROKER_MANAGEMENT", ""))
-    drop_database(server, NAME)
-    management.delete_vhost(NAME)
-    demo = Demo(create_database(server, NAME), management.create_vhost(NAME))
-    codes: dict[int, int] = {}
+    name = f"rota_demo_{os.getpid()}_{secrets.token_hex(3)}"
+    demo, done = None, False
     try:
-        with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else _nothing() as live:
-            demo.live = live
-            figures = demo.run()
-    except KeyboardInterrupt:
-        return 130
+        with signals.raised():
+            demo = Demo(create_database(server, name), management.create_vhost(name))
+            figures = shown(demo)
+            done = True
+    except signals.Interrupted as interrupted:
+        return interrupted.status
     finally:
-        codes = demo.members.stop()
-        demo.db.close()
-        drop_database(server, NAME)
-        management.delete_vhost(NAME)
+        with signals.ignored():
+            codes = demo.close(40.0 if done else 3.0) if demo else {}
+            drop_database(server, name)
+            management.delete_vhost(name)
     summary(figures, demo)
     if any(codes.values()):
         console.print(f"members did not drain well: {codes}")
@@ -334,12 +356,12 @@ def main() -> int:
     return 1 if figures["lost"] or figures["duplicate_effects"] or any(codes.values()) else 0
 
 
-class _nothing:  # noqa: N801
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return
+def shown(demo: Demo) -> dict[str, Any]:
+    """Runs it, live where there is a terminal."""
+    if not console.is_terminal:
+        return demo.run()
+    with Live(console=console, auto_refresh=False, transient=True) as demo.live:
+        return demo.run()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pika
-from app import aeffect, app, broken, effect, flaky_effect, plain, slow_effect
+from app import aeffect, broken, careful_effect, effect, flaky_effect, plain
 from rota import Client, after, cron, every
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class Acknowledged:
         self.plain: dict[str, str] = {}
         self.broken: dict[str, str] = {}
         self.schedules: dict[str, str] = {}
+        self.steps: dict[str, float] = {}
+        """Seconds between the ticks of a schedule, by its key."""
         self.errors: list[str] = []
 
     def note(self, kind: dict[str, str], ids: list[str], keys: list[str]) -> None:
@@ -51,15 +53,18 @@ class Acknowledged:
 
 
 def schedules(store: str, acks: Acknowledged) -> None:
-    """A dozen schedules, half by cron in several zones, half by intervals."""
+    """A dozen schedules, half by cron in several zones, half by intervals. What a killed member delays runs late."""
     with Client.open(store) as client:
         for n, tz in enumerate(ZONES):
             key = f"cron-{tz.replace('/', '-')}"
-            ref = client.submit(effect.call(key=key), cron(f"*/{n + 2} * * * * *", tz=tz), name=key)
+            acks.steps[key] = n + 2.0
+            when = cron(f"*/{n + 2} * * * * *", tz=tz, misfire="run_all")
+            ref = client.submit(effect.call(key=key), when, name=key)
             acks.note(acks.schedules, [ref.id], [key])
         for n in range(6):
             key = f"every-{n}"
-            ref = client.submit(aeffect.call(key=key), every(1.0 + n / 2), name=key)
+            acks.steps[key] = 1.0 + n / 2
+            ref = client.submit(aeffect.call(key=key), every(acks.steps[key], misfire="run_all"), name=key)
             acks.note(acks.schedules, [ref.id], [key])
 
 
@@ -89,13 +94,21 @@ def _special(client: Client, acks: Acknowledged) -> None:
     acks.note(acks.broken, [r.id for r in client.submit_many([broken.call(key=k) for k in keys])], keys)
 
 
-def slow(store: str, acks: Acknowledged, name: str, count: int, hold: float, pause: float) -> list[str]:  # noqa: PLR0913, PLR0917
+def slow(store: str, acks: Acknowledged, name: str, count: int, hold: float) -> list[str]:
     """Jobs that hold their transaction open; their ids."""
     keys = [f"{name}-{n}" for n in range(count)]
     with Client.open(store) as client:
-        ids = [r.id for r in client.submit_many([slow_effect.call(key=k, hold=hold, pause=pause) for k in keys])]
+        ids = [r.id for r in client.submit_many([careful_effect.call(key=k, hold=hold) for k in keys])]
     acks.note(acks.effects, ids, keys)
     return ids
+
+
+def slow_plain(store: str, acks: Acknowledged, count: int, hold: float) -> None:
+    """Jobs that have written, outside any transaction of Rota's, and are not done."""
+    keys = [f"plain-slow-{n}" for n in range(count)]
+    with Client.open(store) as client:
+        ids = [r.id for r in client.submit_many([plain.call(key=k, hold=hold) for k in keys])]
+    acks.note(acks.plain, ids, keys)
 
 
 def by_cli(members: Members, acks: Acknowledged) -> None:
@@ -134,6 +147,3 @@ def by_amqp(broker: str, acks: Acknowledged) -> None:
         if count == expected:
             break
     connection.close()
-
-
-__all__ = ["Acknowledged", "app", "by_amqp", "by_api", "by_cli", "schedules", "slow"]

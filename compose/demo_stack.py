@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -32,6 +34,8 @@ class Members:
         self._log.mkdir(parents=True, exist_ok=True)
         self._count = 0
         self._files: list[IO[bytes]] = []
+        self._lock = threading.Lock()
+        self._closed = False
         self.alive: dict[str, list[subprocess.Popen[bytes]]] = {"scheduler": [], "worker": []}
 
     def rota(self, *args: str, check: bool = True) -> str:
@@ -42,13 +46,16 @@ class Members:
         return done.stdout
 
     def start(self, kind: str) -> subprocess.Popen[bytes]:
-        """One more member."""
-        self._count += 1
-        log = (self._log / f"{kind}-{self._count}.log").open("wb")
-        self._files.append(log)
-        member = subprocess.Popen([ROTA, kind], env=self.env, stdout=log, stderr=log, start_new_session=True)
-        self.alive[kind].append(member)
-        return member
+        """One more member. After `stop` nothing is started any more."""
+        with self._lock:
+            if self._closed:
+                raise SystemExit("the demo is over")
+            self._count += 1
+            log = (self._log / f"{kind}-{self._count}.log").open("wb")
+            self._files.append(log)
+            member = subprocess.Popen([ROTA, kind], env=self.env, stdout=log, stderr=log, start_new_session=True)
+            self.alive[kind].append(member)
+            return member
 
     def kill(self, kind: str) -> subprocess.Popen[bytes]:
         """Kills the oldest of a kind with -9 and starts another."""
@@ -66,8 +73,11 @@ class Members:
         """Lets it go on."""
         member.send_signal(signal.SIGCONT)
 
-    def stop(self) -> dict[int, int]:
-        """Drains all; exit codes by process id."""
+    def stop(self, seconds: float = 40.0) -> dict[int, int]:
+        """Drains all, and kills what has not ended after `seconds`; exit codes by process id."""
+        with self._lock:
+            self._closed = True
+        end = time.monotonic() + seconds
         members = [m for kind in self.alive.values() for m in kind]
         for member in members:
             with suppress(ProcessLookupError):
@@ -76,7 +86,7 @@ class Members:
         codes = {}
         for member in members:
             try:
-                codes[member.pid] = member.wait(40)
+                codes[member.pid] = member.wait(max(0.1, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 member.kill()
                 codes[member.pid] = member.wait()
