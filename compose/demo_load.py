@@ -119,10 +119,24 @@ def by_cli(members: Members, acks: Acknowledged) -> None:
         acks.note(acks.effects, [told.strip()], [key])
 
 
+def _entrance(connection: pika.BlockingConnection) -> pika.adapters.blocking_connection.BlockingChannel:
+    """A channel, once a scheduler takes commands: before the first set-up the broker refuses them."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        channel = connection.channel()
+        try:
+            if channel.queue_declare("rota.submit", passive=True).method.consumer_count:
+                return channel
+        except pika.exceptions.ChannelClosedByBroker:
+            pass
+        connection.sleep(0.2)
+    raise SystemExit("demo: no scheduler takes commands by AMQP: see .rota/demo/*.log")
+
+
 def by_amqp(broker: str, acks: Acknowledged) -> None:
     """As a service in any language would: publish, wait for the answers. Every tenth is sent twice."""
     connection = pika.BlockingConnection(pika.URLParameters(broker))
-    channel = connection.channel()
+    channel = _entrance(connection)
     answers = channel.queue_declare("", exclusive=True).method.queue
     for n in range(AMQP_JOBS):
         body = json.dumps({"handler": "effect", "args": {"key": f"amqp-{n}"}})

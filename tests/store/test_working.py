@@ -164,6 +164,33 @@ def test_a_member_that_stands_still_inside_its_transaction_does_not_hold_up_reco
     assert house.recover(scheduler).dead_members == [frozen]
 
 
+def test_a_run_that_a_frozen_worker_is_about_to_end_does_not_hold_up_recovery_of_the_others(house, store_url):
+    """Frozen after its finish and before its commit, it keeps the lock on that run's row."""
+    scheduler, worker = house.join(), house.join("worker")
+    house.submit(house.job(), house.job())
+    held, other = house.begin(worker, *house.claim(scheduler).dispatches)
+    house.kill(worker)
+    with psycopg.connect(store_url) as still:
+        still.execute("delete from rota.run where job_id = %s", [held.key.job_id])
+        done = house.recover(scheduler)
+        assert (done.dead_members, done.requeued) == ([worker], 1)
+        assert house.state(other.key).state == "waiting"
+        still.rollback()
+    assert house.recover(scheduler).requeued == 1
+    assert house.state(held.key).state == "waiting"
+
+
+def test_a_waiting_run_that_is_locked_does_not_hold_up_adoption_of_the_others(house, store_url):
+    old, new = house.join(), house.join()
+    house.submit(house.job(), house.job())
+    first, _ = house.claim(old).dispatches
+    house.kill(old)
+    with psycopg.connect(store_url) as still:
+        still.execute("select from rota.run where job_id = %s for update", [first.job_id])
+        assert house.recover(new).adopted == 1
+    assert house.recover(new).adopted == 1
+
+
 def test_the_store_ends_a_transaction_that_stands_still(house):
     @transaction()
     def ask():

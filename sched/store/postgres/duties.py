@@ -37,10 +37,10 @@ update rota.member m set state = 'dead', ended_at = clock_timestamp(), wakes_at 
 from late where m.id = late.id and m.beat_at < clock_timestamp() - make_interval(secs => %(lease)s) returning m.id
 """
 
-# Read first, then changed under the fence that was read: a statement that judges an owner while it waits for the
-# row's lock can see an old snapshot and steal a run that has a new owner since.
+# Read first, then locked and changed under the fence that was read: a statement that judges an owner while it looks at a
+# newer version of the row can see an old snapshot of the members and steal a run that has a new owner since.
 ORPHANS = """
-select job_id::text, scheduled_for, fence, cancel_requested, losses + 1 >= %(limit)s
+select job_id::text, scheduled_for, fence
 from rota.run r where state = 'running' and not exists (
   select from rota.member m where m.id = r.owner and m.state = 'live')
 order by job_id, scheduled_for limit 5000
@@ -48,6 +48,13 @@ order by job_id, scheduled_for limit 5000
 
 _MINE = """unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[]) x(id, tick, xfence)
   where r.job_id = x.id and r.scheduled_for = x.tick and r.fence = x.xfence and r.state = 'running'"""
+
+# What a worker that stands still has locked, about to end it, is passed by: it ends, or the next round finds it. To wait
+# would hold up all others, and the scheduler's claims with them.
+HOLD = f"""
+select r.job_id::text, r.scheduled_for, r.fence, r.cancel_requested, r.losses + 1 >= %(limit)s
+from rota.run r, {_MINE} order by r.job_id, r.scheduled_for for update of r skip locked
+"""
 
 REQUEUE = f"""
 update rota.run r set state = 'waiting', owner = null, fence = null, losses = losses + 1, attempt = attempt - 1,
@@ -70,14 +77,22 @@ on conflict do nothing returning 1
 
 FREE = """
 update rota.partition p set owner = null, epoch = epoch + 1
-where owner is not null and not exists (select from rota.member m where m.id = p.owner and m.state = 'live') returning 1
+from (
+  select part from rota.partition o
+  where owner is not null and not exists (select from rota.member m where m.id = o.owner and m.state = 'live')
+  order by part for update skip locked) free
+where p.part = free.part returning 1
 """
 
 # Waiting runs whose scheduler is gone and whose number it never confirmed: their message may not exist.
 ADOPT = """
 update rota.run r set ready_at = clock_timestamp()
-where r.state = 'waiting' and r.ready_at is null and not exists (
-  select from rota.member m where m.id = r.scheduler and (m.state = 'live' or r.dispatch <= m.watermark))
+from (
+  select job_id, scheduled_for from rota.run o
+  where o.state = 'waiting' and o.ready_at is null and not exists (
+    select from rota.member m where m.id = o.scheduler and (m.state = 'live' or o.dispatch <= m.watermark))
+  order by job_id, scheduled_for for update skip locked) left_over
+where r.job_id = left_over.job_id and r.scheduled_for = left_over.scheduled_for
 returning 1
 """
 
@@ -111,7 +126,8 @@ class DutyStatements:
         dead: Rows = []
         if pause[0][0] < lease:
             dead = yield Query(MARK_DEAD, {"lease": lease})
-        orphans = yield Query(ORPHANS, {"limit": LOSSES_LIMIT})
+        found = yield Query(ORPHANS)
+        orphans = yield Query(HOLD, {**_orphans(found), "limit": LOSSES_LIMIT})
         cancelled = yield Query(CANCEL, _orphans([o for o in orphans if o[3]]))
         poisoned = yield Query(POISON, _orphans([o for o in orphans if o[4] and not o[3]]))
         requeued = yield Query(REQUEUE, _orphans([o for o in orphans if not o[4] and not o[3]]))
