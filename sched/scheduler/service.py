@@ -166,9 +166,9 @@ class Scheduler:
             # made its queue.
             self._wake.clear()
             await self._learn_queues(lanes)
-            due = await self._link.run(self._store.sleep(member, lanes.walk(), lanes.parts, wakeup.longest))
+            seconds = await self._link.run(self._store.sleep(member, lanes.walk(), lanes.parts, wakeup.longest))
             if not await dispatcher.round():
-                await self._sleep(due.seconds or 0.0)
+                await self._sleep(seconds)
             await self._link.run(self._store.wake(member))
 
     async def _sleep(self, seconds: float) -> None:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         Lanes,
         NewJob,
         NewMember,
-        NextDue,
         Owned,
         Recovered,
         Return,
@@ -116,8 +115,11 @@ class Scheduling(Protocol):
         None: nothing is ready, or the member is not live.
         """
 
-    def sleep(self, member: int, lanes: Lanes, parts: Sequence[int], longest: float) -> Transaction[NextDue]:
-        """How long the scheduler may sleep, and the promise to look again then. 0 seconds for a member that is gone."""
+    def sleep(self, member: int, lanes: Lanes, parts: Sequence[int], longest: float) -> Transaction[float]:
+        """Seconds until the next thing is due, `longest` at most, and the promise to look again then.
+
+        0 for a member that is gone.
+        """
 
     def wake(self, member: int) -> Transaction[None]:
         """Takes the promise back. Nothing to take back is no matter."""

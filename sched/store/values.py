@@ -92,13 +92,6 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class NextDue:
-    """When the earliest thing becomes due, in seconds from now by the store's clock; None: nothing is stored."""
-
-    seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Begun:
     """An attempt that the ledger gave to this worker. `args` is JSON text where the message had none."""
 

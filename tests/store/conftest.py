@@ -1,101 +1,63 @@
-"""A store with nothing in it, and shorthands for what a scheduler and a worker do with it."""
+"""The conformance suite's testbed on Postgres, and SQL for what only Postgres has."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
-from rota.sched.ids import RunKey, new_job_id
-from rota.sched.store import open_store
-from rota.sched.store.values import Lanes, NewJob, NewMember
-from rota.sched.when import Once
+from psycopg import sql
+
+pytest.register_assert_rewrite("rota.sched.store.conformance")
+
+from rota.sched.store import open_store  # noqa: E402 - after the line above
+from rota.sched.store.conformance import House  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rota.sched.model import Dispatch
-    from rota.sched.store.values import Begun, Claimed
+TIMES = """
+select table_name, array_agg(column_name::text) from information_schema.columns
+where table_schema = 'rota' and data_type = 'timestamp with time zone' and table_name !~ '^(member|history)'
+  and (table_name, column_name) not in (('run', 'scheduled_for'), ('dead', 'scheduled_for'))
+group by table_name
+"""
 
-START = datetime.min.replace(tzinfo=UTC)
 
+class PostgresTestbed:
+    """A clean, migrated database. Time passes in its rows."""
 
-@dataclass
-class House:
-    """A store under test. Everything goes through the protocol; `sql` only looks, and moves time."""
+    def __init__(self, url: str) -> None:
+        self.store = open_store(url)
+        self.url = url
 
-    store: Any
-    link: Any
-    queues: list[str] = field(default_factory=lambda: ["mail"])
+    def sql(self, text: Any, *params: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(text, params or None)
+            return list(cursor.fetchall()) if cursor.description else []
 
-    def run(self, txn: Any) -> Any:
-        return self.link.run(txn)
+    def pass_time(self, seconds: float) -> None:
+        for table, columns in self.sql(TIMES):
+            older = [
+                sql.SQL("{0} = {0} - make_interval(secs => {1})").format(sql.Identifier(c), seconds) for c in columns
+            ]
+            self.sql(sql.SQL("update rota.{} set {}").format(sql.Identifier(table), sql.SQL(", ").join(older)))
 
-    def join(self, kind: str = "scheduler") -> int:
-        return int(self.run(self.store.join(NewMember(kind, "host", 1, "0"))))
-
-    def job(self, **fields: Any) -> NewJob:
-        defaults = {
-            "id": new_job_id(),
-            "queue": "mail",
-            "handler": "send",
-            "args": '{"n":1}',
-            "when": Once(),
-            "request": "r",
-        }
-        return NewJob(**{**defaults, **fields})
-
-    def submit(self, *jobs: NewJob, **options: Any) -> list[Any]:
-        return list(self.run(self.store.submit(list(jobs) or [self.job()], **options)))
-
-    def lanes(self, queues: list[str] | None = None, parts: range = range(64)) -> Lanes:
-        pairs = [(p, q) for p in parts for q in queues or self.queues]
-        return Lanes([p for p, _ in pairs], [q for _, q in pairs], [START] * len(pairs))
-
-    def claim(self, member: int, limit: int = 500, per_lane: int = 100, lanes: Lanes | None = None) -> Claimed:
-        claimed: Claimed = self.run(self.store.claim(member, lanes or self.lanes(), limit, per_lane))
-        return claimed
-
-    def begin(self, worker: int, *dispatches: Dispatch, alone: bool = False) -> list[Begun]:
-        refs = [(RunKey(d.job_id, d.scheduled_for), d.dispatch, False) for d in dispatches]
-        return list(self.run(self.store.begin(worker, refs, alone=alone)))
-
-    def started(self) -> tuple[int, int, Dispatch, Begun]:
-        """(scheduler, worker, dispatch, begun) of one job that has begun."""
-        scheduler, worker = self.join(), self.join("worker")
-        self.submit()
-        (dispatch,) = self.claim(scheduler).dispatches
-        (begun,) = self.begin(worker, dispatch)
-        return scheduler, worker, dispatch, begun
-
-    def sql(self, text: str, *params: Any) -> list[tuple[Any, ...]]:
-        cursor = self.link.connection().execute(text, params or None)
-        return list(cursor.fetchall()) if cursor.description else []
-
-    def kill(self, member: int) -> None:
-        """The member's lease has run out long ago."""
+    def silence(self, member: int) -> None:
         self.sql("update rota.member set beat_at = beat_at - interval '1 hour' where id = %s", member)
 
-    def recover(self, member: int) -> Any:
-        self.sql("update rota.duty set due_at = to_timestamp(0), ran_at = clock_timestamp()")
-        return self.run(self.store.recover(member, 15, 2))
 
-    def state(self, key: Any) -> Any:
-        return self.run(self.store.look([RunKey(key.job_id, key.scheduled_for)], 15))[
-            RunKey(key.job_id, key.scheduled_for)
-        ]
+class PostgresHouse(House):
+    """With SQL, for tests of what only Postgres has."""
 
-    def history(self, job_id: str) -> list[tuple[Any, ...]]:
-        return self.sql("select outcome, reason, attempt, errors, result from rota.history where job_id = %s", job_id)
+    bed: PostgresTestbed
 
-    def dead(self, job_id: str) -> list[tuple[Any, ...]]:
-        return self.sql("select reason, attempt, losses, errors from rota.dead where job_id = %s", job_id)
+    def sql(self, text: str, *params: Any) -> list[tuple[Any, ...]]:
+        return self.bed.sql(text, *params)
 
 
 @pytest.fixture
-def house(store_url: str) -> Iterator[House]:
-    store = open_store(store_url)
-    link = store.link("test")
-    yield House(store, link)
-    link.close()
+def house(store_url: str) -> Iterator[PostgresHouse]:
+    with closing(PostgresHouse(PostgresTestbed(store_url))) as house:
+        yield house

@@ -11,7 +11,7 @@ from rota.sched.message import ARGS_INLINE
 from rota.sched.model import Dispatch
 from rota.sched.store.postgres.text import LIVE_MEMBER, tick
 from rota.sched.store.transaction import Query, Steps, transaction
-from rota.sched.store.values import Claimed, Lanes, NextDue, Served
+from rota.sched.store.values import Claimed, Lanes, Served
 from rota.sched.timing import Advance, advance
 from rota.sched.when import Schedule
 
@@ -173,7 +173,7 @@ class SchedulingStatements:
         return [Dispatch(*row) for row in rows]
 
     @transaction(pinned=True)
-    def sleep(self, member: int, lanes: Lanes, parts: Sequence[int], longest: float) -> Steps[NextDue]:
+    def sleep(self, member: int, lanes: Lanes, parts: Sequence[int], longest: float) -> Steps[float]:
         """How long the scheduler may sleep, `longest` at most, and the promise that it will look again then.
 
         Publishes the wake-up time, so that a submit of something earlier knows that it must NOTIFY.
@@ -185,7 +185,7 @@ class SchedulingStatements:
             "where id = %(member)s returning extract(epoch from wakes_at - clock_timestamp())::float8",
             {"member": member, "at": at, "longest": longest},
         )
-        return NextDue(max(0.0, rows[0][0]) if rows else 0.0)
+        return max(0.0, rows[0][0]) if rows else 0.0
 
     @transaction()
     def wake(self, member: int) -> Steps[None]:

@@ -1,0 +1,153 @@
+"""A worker: begin, finish, give back; and the dead, redriven or discarded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+from rota.sched.errors import Superseded
+from rota.sched.store.values import DeadFilter, End, Return
+
+if TYPE_CHECKING:
+    from rota.sched.model import Dispatch
+    from rota.sched.store.conformance.house import House
+    from rota.sched.store.values import Begun
+
+_ERROR = '{"attempt": 1, "type": "ValueError", "message": "no"}'
+
+
+def test_a_begun_run_is_running_under_its_worker_with_a_fence(house: House) -> None:
+    _, worker, dispatch, begun = house.started()
+    standing = house.standing(begun.key)
+    assert (standing.state, standing.owner, standing.fence) == ("running", worker, begun.fence)
+    assert begun.fence > dispatch.dispatch
+    assert begun.attempt == 1
+
+
+def test_a_copy_of_the_message_begins_nothing(house: House) -> None:
+    _, worker, dispatch, _ = house.started()
+    assert house.begin(worker, dispatch) == []
+
+
+def test_a_stale_dispatch_number_begins_nothing(house: House) -> None:
+    scheduler, worker, dispatch, _ = house.started()
+    house.lose(scheduler, worker)
+    house.ready(scheduler)
+    assert house.begin(house.join("worker"), dispatch) == []
+
+
+def test_the_dead_begin_nothing(house: House) -> None:
+    scheduler, worker = house.join(), house.join("worker")
+    house.submit()
+    (dispatch,) = house.claim(scheduler).dispatches
+    house.lose(scheduler, worker)
+    with pytest.raises(Superseded, match=str(worker)):
+        house.begin(worker, dispatch)
+
+
+def test_a_finished_run_is_history_once(house: House) -> None:
+    *_, begun = house.started()
+    end = End(begun.key, begun.fence, "succeeded", result='{"sum": 3}')
+    assert house.run(house.store.finish([end])) == {begun.key}
+    assert house.run(house.store.finish([end])) == set()
+    (past,) = house.shown(begun.key.job_id).history
+    assert [past[name] for name in ("outcome", "reason", "attempt", "errors", "result")] == [
+        "succeeded",
+        None,
+        1,
+        None,
+        {"sum": 3},
+    ]
+    assert house.standing(begun.key).state is None
+
+
+def test_a_finish_under_another_fence_writes_nothing(house: House) -> None:
+    *_, begun = house.started()
+    assert house.run(house.store.finish([End(begun.key, begun.fence + 1, "succeeded")])) == set()
+    assert house.standing(begun.key).state == "running"
+
+
+def test_an_attempt_that_was_taken_away_can_write_nothing(house: House) -> None:
+    scheduler, worker, _, begun = house.started()
+    house.lose(scheduler, worker)
+    (again,) = house.ready(scheduler)
+    (second,) = house.begin(house.join("worker"), again)
+    assert house.run(house.store.finish([End(begun.key, begun.fence, "succeeded")])) == set()
+    assert house.run(house.store.give_back([Return(begun.key, begun.fence, "retry", 1, _ERROR)])) == set()
+    assert house.run(house.store.finish([End(second.key, second.fence, "succeeded")])) == {second.key}
+
+
+def test_a_failed_attempt_is_retried_when_its_time_has_come(house: House) -> None:
+    _, worker, dispatch, begun = house.started()
+    assert house.run(house.store.give_back([Return(begun.key, begun.fence, "retry", 60, _ERROR)])) == {begun.key}
+    standing = house.standing(begun.key)
+    assert standing.state == "retrying"
+    assert 55 < standing.seconds <= 60
+    assert house.begin(worker, dispatch) == []
+    house.bed.pass_time(61)
+    (second,) = house.begin(worker, dispatch)
+    assert (second.attempt, second.failures) == (2, 1)
+
+
+def test_a_finish_that_commits_after_the_retry_is_refused(house: House) -> None:
+    *_, begun = house.started()
+    house.run(house.store.give_back([Return(begun.key, begun.fence, "retry", 60, _ERROR)]))
+    assert house.run(house.store.finish([End(begun.key, begun.fence, "succeeded")])) == set()
+
+
+@pytest.mark.parametrize("kind", ["snooze", "release"])
+def test_snooze_and_release_spend_no_attempt(house: House, kind: Literal["snooze", "release"]) -> None:
+    _, worker, dispatch, begun = house.started()
+    house.run(house.store.give_back([Return(begun.key, begun.fence, kind)]))
+    (second,) = house.begin(worker, dispatch)
+    assert (second.attempt, second.failures) == (1, 0)
+
+
+def test_the_last_failure_goes_to_the_dead_with_all_errors(house: House) -> None:
+    _, worker, dispatch, begun = house.started()
+    house.run(house.store.give_back([Return(begun.key, begun.fence, "retry", 0, _ERROR)]))
+    (second,) = house.begin(worker, dispatch)
+    house.run(house.store.finish([End(second.key, second.fence, "dead", "two attempts failed", error=_ERROR)]))
+    view = house.shown(begun.key.job_id)
+    (dead,) = view.dead
+    assert (dead["reason"], dead["attempt"], len(dead["errors"])) == ("two attempts failed", 2, 2)
+    assert view.history == []
+
+
+def _died(house: House) -> tuple[int, int, Dispatch, Begun]:
+    scheduler, worker, dispatch, begun = house.started()
+    house.run(house.store.finish([End(begun.key, begun.fence, "dead", "broken pipe", error=_ERROR)]))
+    return scheduler, worker, dispatch, begun
+
+
+def test_a_redriven_run_starts_anew_with_other_arguments(house: House) -> None:
+    scheduler, worker, dispatch, begun = _died(house)
+    assert house.run(house.store.redrive(DeadFilter(keys=[begun.key]), '{"n": 2}')) == [begun.key]
+    assert house.begin(worker, dispatch) == []
+    (again,) = house.ready(scheduler)
+    assert again.args == '{"n": 2}'
+    (second,) = house.begin(worker, again)
+    assert second.attempt == 1
+    assert house.shown(begun.key.job_id).dead == []
+
+
+@pytest.mark.parametrize(
+    ("which", "found"),
+    [
+        (DeadFilter(queue="mail"), True),
+        (DeadFilter(queue="other"), False),
+        (DeadFilter(handler="send"), True),
+        (DeadFilter(error="BROKEN"), True),
+        (DeadFilter(error="valueerror"), True),
+        (DeadFilter(error="100%"), False),
+    ],
+)
+def test_dead_runs_are_chosen_by_what_is_asked(house: House, which: DeadFilter, found: bool) -> None:
+    *_, begun = _died(house)
+    assert house.run(house.store.choose_dead(which)) == ([begun.key] if found else [])
+
+
+def test_a_discarded_run_is_history(house: House) -> None:
+    *_, begun = _died(house)
+    assert house.run(house.store.discard(DeadFilter(keys=[begun.key]))) == [begun.key]
+    assert house.outcomes(begun.key.job_id) == ["discarded"]

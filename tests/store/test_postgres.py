@@ -1,0 +1,107 @@
+"""What the store on Postgres must do besides."""
+
+from __future__ import annotations
+
+import psycopg
+from rota.sched.store.transaction import Query, transaction
+from rota.sched.store.values import End
+from rota.sched.when import Once, Schedule
+
+
+def test_a_schedule_that_cannot_be_computed_is_set_aside_and_stops_no_neighbour(house):
+    scheduler = house.join()
+    bad, good = house.job(when=Schedule(every=60)), house.job()
+    house.submit(bad, good)
+    house.sql('update rota.job set next_run_at = now(), schedule = \'{"cron": "nonsense"}\' where id = %s', bad.id)
+    claimed = house.claim(scheduler)
+    assert [d.job_id for d in claimed.dispatches] == [good.id]
+    ((broken, reason),) = claimed.broken
+    assert broken == bad.id
+    assert house.sql("select paused, paused_reason from rota.job") == [(True, reason)]
+
+
+def test_a_member_that_stands_still_inside_its_transaction_does_not_hold_up_recovery_of_the_others(house, store_url):
+    """Frozen after its begin and before its commit, it keeps the lock on its own row."""
+    scheduler, frozen, dead = house.join(), house.join("worker"), house.join("worker")
+    house.bed.silence(frozen)
+    house.bed.silence(dead)
+    with psycopg.connect(store_url) as still:
+        still.execute("select id from rota.member where id = %s for key share", [frozen])
+        assert house.recover(scheduler).dead_members == [dead]
+    assert house.recover(scheduler).dead_members == [frozen]
+
+
+def test_a_run_that_a_frozen_worker_is_about_to_end_does_not_hold_up_recovery_of_the_others(house, store_url):
+    """Frozen after its finish and before its commit, it keeps the lock on that run's row."""
+    scheduler, worker = house.join(), house.join("worker")
+    house.submit(house.job(), house.job())
+    held, other = house.begin(worker, *house.claim(scheduler).dispatches)
+    house.bed.silence(worker)
+    with psycopg.connect(store_url) as still:
+        still.execute("delete from rota.run where job_id = %s", [held.key.job_id])
+        done = house.recover(scheduler)
+        assert (done.dead_members, done.requeued) == ([worker], 1)
+        assert house.standing(other.key).state == "waiting"
+        still.rollback()
+    assert house.recover(scheduler).requeued == 1
+    assert house.standing(held.key).state == "waiting"
+
+
+def test_a_waiting_run_that_is_locked_does_not_hold_up_adoption_of_the_others(house, store_url):
+    old, new = house.join(), house.join()
+    house.submit(house.job(), house.job())
+    first, _ = house.claim(old).dispatches
+    house.bed.silence(old)
+    with psycopg.connect(store_url) as still:
+        still.execute("select from rota.run where job_id = %s for update", [first.job_id])
+        assert house.recover(new).adopted == 1
+    assert house.recover(new).adopted == 1
+
+
+def test_the_store_ends_a_transaction_that_stands_still(house):
+    @transaction()
+    def ask():
+        return (yield Query("show idle_in_transaction_session_timeout"))
+
+    assert house.run(ask()) == [("10s",)]
+
+
+def test_a_missing_day_of_history_is_made_by_the_finish_that_needs_it(house):
+    *_, begun = house.started()
+    for (name,) in house.sql(
+        "select inhrelid::regclass::text from pg_inherits where inhparent = 'rota.history'::regclass"
+    ):
+        house.sql(f"drop table {name}")
+    assert house.run(house.store.finish([End(begun.key, begun.fence, "succeeded")])) == {begun.key}
+    assert len(house.outcomes(begun.key.job_id)) == 1
+
+
+def test_paused_jobs_are_not_due(house):
+    house.submit(*(house.job() for _ in range(3)))
+    house.sql("update rota.job set paused = true where id = (select id from rota.job limit 1)")
+    jobs = house.run(house.store.status()).jobs
+    assert (jobs["scheduled"], jobs["paused"], jobs["due"]) == (3, 1, 2)
+
+
+def test_totals_beyond_the_bound_are_estimates_and_say_so(house, monkeypatch):
+    monkeypatch.setattr("rota.sched.store.postgres.reading.COUNTED", 2)
+    house.submit(*(house.job() for _ in range(5)))
+    view = house.run(house.store.status())
+    assert {"jobs.scheduled", "jobs.due"} <= set(view.estimated)
+    assert view.jobs["estimated"] is True
+    assert view.jobs["due"] >= 3
+
+
+def test_a_submit_of_something_earlier_wakes_a_sleeping_scheduler(house, store_url):
+    scheduler = house.join()
+    house.run(house.store.partitions(scheduler))
+    house.submit(house.job(when=Once(after=30)))
+    house.run(house.store.sleep(scheduler, house.lanes(), list(range(64)), 60))
+    with psycopg.connect(store_url, autocommit=True) as ear:
+        ear.execute(f"listen {house.store.wake_channel}")
+        house.submit(house.job(when=Once(after=40)))
+        house.submit(house.job(when=Once(after=5)))
+        house.run(house.store.wake(scheduler))
+        house.submit(house.job())
+        notes = list(ear.notifies(timeout=0.5))
+    assert [note.payload for note in notes] == ["mail"]
