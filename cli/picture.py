@@ -102,10 +102,14 @@ def _totals(view: StatusView) -> list[Text]:
 
     jobs = [f"{name} {about(f'jobs.{name}', view.jobs[name])}" for name in ("scheduled", "due", "paused")]
     ended = [f"{name} {n}" for name, n in view.ended.items() if n or name in ALWAYS]
+    refused = sum(view.superseded.values())
     return [
         _line("jobs", [*jobs, f"oldest due {duration(view.lag['oldest_due_s'])}"]),
         _line("runs", [*(f"{state} {n}" for state, n in view.runs.items()), f"dead {about('dead', view.dead)}"]),
-        _line("today", [*ended, f"retries {view.returned.get('retry', 0)}"]),
+        _line(
+            "today",
+            [*ended, f"retries {view.returned.get('retry', 0)}", *([f"superseded {refused}"] if refused else [])],
+        ),
     ]
 
 

@@ -67,8 +67,9 @@ def sleep(seconds: float) -> None:
 
 
 @app.handler(retry=quick)
-def fail(ctx: Context, times: int) -> int:
-    """Fails the first `times` attempts."""
+def fail(ctx: Context, times: int, seconds: float = 0.0) -> int:
+    """Fails the first `times` attempts, each after `seconds`."""
+    time.sleep(seconds)
     if ctx.attempt <= times:
         raise RuntimeError(f"attempt {ctx.attempt} of {times} that fail")
     return ctx.attempt

@@ -1,4 +1,4 @@
-"""A member's figures: counters of the day and histograms of lags, written with each heartbeat.
+"""A member's figures: counters of the store's day and histograms of lags, written with each heartbeat.
 
 `rota status` adds the members' figures up, so its totals never come from counting rows. The histograms have buckets
 that grow by a fifth, and two windows that take turns, so percentiles are those of the last five to ten minutes.
@@ -10,7 +10,6 @@ import math
 import threading
 import time
 from collections import Counter
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -34,13 +33,19 @@ def upper(number: int) -> float:
     return _FIRST * math.exp(_STEP * number)
 
 
+Refusal = Literal["claim", "begin", "finish", "retry", "transaction", "heartbeat"]
+REFUSALS: tuple[Refusal, ...] = ("claim", "begin", "finish", "retry", "transaction", "heartbeat")
+"""What a store refuses of a member that was taken for dead, or of an attempt whose run has gone on without it."""
+
+
 class Stats:
-    """Thread-safe. Days are this host's UTC days: they only label counters."""
+    """Thread-safe. Counters are since the start of the day; what day it is (UTC) the store tells with each heartbeat."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._day = ""
-        self._ended: Counter[str] = Counter()
+        self._day: str | None = None
+        self._counters: dict[str, Counter[str]] = {"ended": Counter(), "superseded": Counter()}
+        self._told: Mapping[str, Any] = {}
         self._values: dict[str, Any] = {}
         self._turned = time.monotonic()
         self._windows: list[dict[str, Counter[int]]] = [self._window(), self._window()]
@@ -53,8 +58,30 @@ class Stats:
         """Runs came to an end, or (retry, snooze, release) to an end for now."""
         if n:
             with self._lock:
-                self._turn_day()
-                self._ended[outcome] += n
+                self._counters["ended"][outcome] += n
+
+    def superseded(self, what: Refusal, n: int = 1) -> None:
+        """Writes that came too late: somebody else has the run, or this member was taken for dead."""
+        with self._lock:
+            self._counters["superseded"][what] += n
+
+    def told(self, figures: Mapping[str, Any], day: str) -> None:
+        """The store has taken these figures, on this day of its own."""
+        with self._lock:
+            self._told = figures
+            if self._day not in {None, day}:
+                self._forget_told()
+            self._day = day
+
+    def rejoin(self) -> None:
+        """The process goes on under a new id: what the row of the old one has is not to be counted twice."""
+        with self._lock:
+            self._forget_told()
+
+    def _forget_told(self) -> None:
+        for name, counter in self._counters.items():
+            counter.subtract(self._told.get(name, {}))
+        self._told = {}
 
     def observe(self, lag: Lag, seconds: float, n: int = 1) -> None:
         """One lag: schedule is claim after due, queue is begin after claim, run is the handler's time."""
@@ -69,20 +96,15 @@ class Stats:
     def to_json(self) -> dict[str, Any]:
         """Everything, for the member row."""
         with self._lock:
-            self._turn_day()
             if time.monotonic() - self._turned > WINDOW:
                 self._turned = time.monotonic()
                 self._windows = [self._window(), self._windows[0]]
             lag = {
                 name: {str(k): v for k, v in (self._windows[0][name] + self._windows[1][name]).items()} for name in LAGS
             }
-            return {"day": self._day, "ended": dict(self._ended), "lag": lag, **self._values}
-
-    def _turn_day(self) -> None:
-        today = datetime.now(UTC).date().isoformat()
-        if today != self._day:
-            self._day = today
-            self._ended.clear()
+            counters = {name: {k: n for k, n in counter.items() if n} for name, counter in self._counters.items()}
+            day = {} if self._day is None else {"day": self._day}
+            return {**day, **counters, "lag": lag, **self._values}
 
 
 def percentiles(figures: Iterable[Mapping[str, Any]], lag: Lag) -> dict[str, float | None]:

@@ -16,8 +16,9 @@ from rota.sched.errors import UsageError
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-HEARTBEAT = 10
-"""Seconds. A frozen broker is noticed after 2 x (heartbeat + 5)."""
+HEARTBEAT = 5
+"""Seconds. A frozen broker is noticed after 2 x (heartbeat + 5), a frozen worker by the broker after two to three of them:
+until then it is sent messages, which wait with it."""
 CONNECT_TIMEOUT = 5.0
 """Seconds for one TCP connection."""
 

@@ -39,7 +39,11 @@ class Job:
 
 @dataclass(eq=False, slots=True)
 class Attempt:
-    """A run that the ledger gave to this worker, until its end is written. Times are of the monotonic clock."""
+    """A run that the ledger gave to this worker, until its end is written. Times are of the monotonic clock.
+
+    completed: its transaction has written the end; released: handed back by a drain; dropped: its worker was taken for
+    dead; sent: its end was sent before and no answer came.
+    """
 
     job: Job
     fence: int
@@ -50,6 +54,8 @@ class Attempt:
     begun: float
     completed: bool = False
     released: bool = False
+    dropped: bool = False
+    sent: bool = False
     started: bool = False
     cancelled: bool = False
     result: tuple[Any] | None = None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
     from rota.sched.app import Call
+    from rota.sched.heartbeat import Trust
     from rota.sched.store.transaction import Transaction
     from rota.sched.store.values import Submitted
     from rota.workers.attempt import Attempt
@@ -31,9 +32,10 @@ log = logging.getLogger(__name__)
 class RunContext:
     """One attempt, as its handler sees it. Implements `rota.Context`."""
 
-    def __init__(self, attempt: Attempt, pools: Pools) -> None:
+    def __init__(self, attempt: Attempt, pools: Pools, trust: Trust) -> None:
         self._attempt = attempt
         self._pools = pools
+        self._trust = trust
         self._transaction: HandlerTransaction | None = None
         timeout = attempt.handler.timeout
         self.deadline = None if timeout is None else datetime.now(UTC) + timedelta(seconds=timeout)
@@ -69,9 +71,12 @@ class RunContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody asked to cancel, the worker drains past its time, or the deadline has passed."""
+        """Whether somebody asked to cancel, the run is this worker's no more, or the deadline has passed.
+
+        Not this worker's: it drains past its time, or has not reached the store for a lease.
+        """
         late = self.deadline is not None and datetime.now(UTC) > self.deadline
-        return self._attempt.cancelled or self._attempt.released or late
+        return self._attempt.cancelled or self._attempt.released or late or not self._trust.held
 
     def transaction(self) -> HandlerTransaction:
         """`with` in a sync handler gives a sqlalchemy Connection, `async with` in an async one an AsyncConnection.

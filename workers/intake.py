@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from rota.sched.app import Handler
     from rota.sched.broker.protocol import BrokerConsumer, BrokerPublisher
+    from rota.sched.heartbeat import Trust
     from rota.sched.store.protocols import AsyncLink, Store
     from rota.sched.store.values import Begun
     from rota.workers.settle import Settler
@@ -53,11 +54,13 @@ class Intake:
         handlers: dict[str, Handler[..., Any]],
         *,
         member: int,
+        trust: Trust,
         concurrency: int,
         started: Callable[[Attempt, Begun], None],
     ) -> None:
         self._store = store
         self._member = member
+        self._trust = trust
         self._link = link
         self._consumer = consumer
         self._publisher = publisher
@@ -101,7 +104,7 @@ class Intake:
 
     def room(self) -> int:
         """How many may begin now."""
-        if not self.open:
+        if not self.open or not self._trust.held:
             return 0
         if any(a.losses >= HERD_LOSSES for a in self.running.values()):
             return 0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rota.sched.broker.rabbitmq import Consumer, Publisher
 from rota.sched.broker.topology import work_queue
 from rota.sched.errors import Superseded, Unreachable
-from rota.sched.heartbeat import Heartbeat
+from rota.sched.heartbeat import Heartbeat, Trust, now
 from rota.sched.lifecycle import Backoff, every, stop_on_signals, until_first
 from rota.sched.stats import Stats
 from rota.sched.store import open_store
@@ -30,10 +30,10 @@ from rota.workers.context import RunContext
 from rota.workers.executor import Executor
 from rota.workers.intake import Intake
 from rota.workers.pools import Pools
-from rota.workers.settle import Settler
+from rota.workers.settle import Settler, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rota.sched.app import App
     from rota.sched.settings import Settings
@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 GUARD_SECONDS = 600.0
 """No delivery is held longer: a third of the broker's ack timeout of 30 minutes."""
+LAST_WORDS_SECONDS = 2.0
+"""How long a membership that ends tries to write what has ended in it."""
 HAND_BACK_SECONDS = 3.0
 """What a drain keeps of its time for handing back what still runs."""
 
@@ -96,6 +98,7 @@ class Worker:
             try:
                 await self._membership(stop)
             except Superseded as error:
+                self._stats.superseded("begin")
                 log.warning("%s; joining under a new id", error)
             except Unreachable as error:
                 log.warning("no membership: %s", error)
@@ -124,7 +127,10 @@ class Worker:
         """One life under one id."""
         store, settings = self._store, self._settings
         new = NewMember("worker", socket.gethostname(), os.getpid(), VERSION)
+        trust, sent = Trust(settings.lease), now()
         member = await self._begin_link.run(store.join(new))
+        trust.renewed(sent)
+        self._stats.rejoin()
         log.info("worker %s joined, queues %s", member, ", ".join(self._queues))
         intake = self._intake = Intake(
             store,
@@ -133,6 +139,7 @@ class Worker:
             self._publisher,
             self._app.handlers,
             member=member,
+            trust=trust,
             concurrency=settings.concurrency,
             started=self._started,
         )
@@ -143,18 +150,26 @@ class Worker:
             self._consumer,
             lease=settings.lease,
             again=intake.put,
-            over=self._over,
+            over=intake.over,
+            stats=self._stats,
         )
         executor = self._executor = Executor(
-            settings.concurrency, lambda attempt: RunContext(attempt, self._pools), self._ended
+            settings.concurrency, lambda attempt: RunContext(attempt, self._pools, trust), self._ended
         )
         loop, lost = asyncio.get_running_loop(), asyncio.Event()
+
+        def dead() -> None:
+            self._stats.superseded("heartbeat")
+            lost.set()
+
         heart = Heartbeat(
             store,
             member,
-            settings.beat,
-            lambda: (self._figures(), None),
-            lambda: loop.call_soon_threadsafe(lost.set),
+            trust,
+            beat=settings.beat,
+            figures=lambda: (self._figures(trust), None),
+            told=self._stats.told,
+            on_lost=lambda: loop.call_soon_threadsafe(dead),
         )
         heart.start()
         settling = asyncio.create_task(settler.run())
@@ -170,12 +185,14 @@ class Worker:
             )
             if stop.is_set():
                 await self._drain(intake, settler, executor)
-                await self._finish_link.run(store.leave(member, self._figures()))
+                await self._finish_link.run(store.leave(member, self._figures(trust)))
                 log.info("worker %s left", member)
         finally:
             await self._consumer.cancel()
             intake.give_back()
             self._drop(intake, executor)
+            # What has ended is still offered to the ledger, which refuses what is not ours any more.
+            await self._quiet(lambda: settler.written, time.monotonic() + LAST_WORDS_SECONDS)
             settling.cancel()
             await asyncio.gather(settling, return_exceptions=True)
             await asyncio.to_thread(heart.stop)
@@ -199,14 +216,17 @@ class Worker:
                 log.info("run %s attempt %s: %s: %s", attempt.job.key, attempt.number, type(error).__name__, error)
             if attempt.released:
                 continue
-            self._stats.observe("run", time.monotonic() - attempt.begun)
-            self._settler.put(attempt, judge(attempt, value, error, random.random()))  # noqa: S311 - jitter
-
-    def _over(self, attempt: Attempt, kind: str | None) -> None:
-        if self._intake is not None:
-            self._intake.over(attempt)
-        if kind is not None:
-            self._stats.ended(kind)
+            verdict = judge(attempt, value, error, random.random())  # noqa: S311 - jitter
+            if not attempt.dropped:
+                self._stats.observe("run", time.monotonic() - attempt.begun)
+                self._settler.put(attempt, verdict)
+            elif attempt.completed:
+                self._stats.ended("succeeded")
+            else:
+                self._stats.superseded(refusal(verdict))
+                log.warning(
+                    "run %s is not this worker's any more: its %s is dropped", attempt.job.key, refusal(verdict)
+                )
 
     async def _compare(self, member: int) -> None:
         """Compares what the store says we run with what we hold (rule 3), and learns of cancels."""
@@ -249,19 +269,19 @@ class Worker:
         intake.give_back()
         for attempt in executor.unstarted():
             self._release(settler, attempt)
-        await self._quiet(intake, settler, deadline)
+        await self._quiet(lambda: not intake.running and settler.idle, deadline)
         for attempt in list(intake.running.values()):
             log.warning("run %s is handed back: it did not end in time", attempt.job.key)
             self._release(settler, attempt)
             executor.abandon(attempt)
         deadline = time.monotonic() + min(HAND_BACK_SECONDS, patience / 2) * 0.7
-        await self._quiet(intake, settler, deadline)
+        await self._quiet(lambda: not intake.running and settler.idle, deadline)
         await self._publisher.flush(0.5)
 
     @staticmethod
-    async def _quiet(intake: Intake, settler: Settler, deadline: float) -> None:
-        """Waits until nothing runs and everything is settled, or the deadline (monotonic) has come."""
-        while (intake.running or not settler.idle) and time.monotonic() < deadline:  # noqa: ASYNC110 - two parties
+    async def _quiet(done: Callable[[], bool], deadline: float) -> None:
+        """Waits until it is done, or the deadline (monotonic) has come."""
+        while not done() and time.monotonic() < deadline:  # noqa: ASYNC110 - several parties
             await asyncio.sleep(0.02)
 
     @staticmethod
@@ -274,7 +294,7 @@ class Worker:
     def _drop(self, intake: Intake, executor: Executor) -> None:
         """The end of a membership: nothing it holds is ours any more."""
         for attempt in list(intake.running.values()):
-            attempt.released = True
+            attempt.dropped = True
             executor.abandon(attempt)
             if attempt.job.delivery is not None:
                 self._consumer.nack(attempt.job.delivery)
@@ -283,10 +303,10 @@ class Worker:
         executor.join(0.5)
         self.abandoned = self.abandoned or executor.busy
 
-    def _figures(self) -> Mapping[str, Any]:
+    def _figures(self, trust: Trust) -> Mapping[str, Any]:
         """What the member row tells of us; called from the heartbeat thread too."""
         intake = self._intake
-        degraded = []
+        degraded = [] if trust.held else ["lease"]
         if not (self._consumer.up and self._publisher.up):
             degraded.append("broker")
         if self._publisher.blocked:

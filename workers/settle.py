@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rota.sched.broker.protocol import BrokerConsumer, BrokerPublisher
     from rota.sched.ids import RunKey
+    from rota.sched.stats import Refusal, Stats
     from rota.sched.store.protocols import AsyncLink, Store
     from rota.sched.store.values import Standing
     from rota.workers.attempt import Attempt, Job, Verdict
@@ -45,7 +46,8 @@ class Settler:
         *,
         lease: float,
         again: Callable[[Job], None],
-        over: Callable[[Attempt, str | None], None],
+        over: Callable[[Attempt], None],
+        stats: Stats,
     ) -> None:
         self._store = store
         self._link = link
@@ -54,6 +56,7 @@ class Settler:
         self._lease = lease
         self._again = again
         self._over = over
+        self._stats = stats
         self._outbox: list[tuple[Attempt, Verdict]] = []
         self._filled = asyncio.Event()
         self._flushing = False
@@ -62,7 +65,12 @@ class Settler:
     @property
     def idle(self) -> bool:
         """Whether everything that ended is written and settled."""
-        return not (self._outbox or self._flushing or self._deferring)
+        return self.written and not self._deferring
+
+    @property
+    def written(self) -> bool:
+        """Whether the ledger has answered for everything that ended."""
+        return not (self._outbox or self._flushing)
 
     def put(self, attempt: Attempt, verdict: Verdict) -> None:
         """An attempt has ended."""
@@ -84,6 +92,8 @@ class Settler:
                 except Unreachable as error:
                     # Some of it may be written: a repeated write finds no row, and the look that follows tells.
                     log.warning("%s ends are not written yet: %s", len(batch), error)
+                    for attempt, _ in batch:
+                        attempt.sent = True
                     self._outbox = batch + self._outbox
                     await asyncio.sleep(backoff.pause())
                 finally:
@@ -110,7 +120,8 @@ class Settler:
 
     def _settle(self, attempt: Attempt, verdict: Verdict) -> None:
         kind, job = verdict.kind, attempt.job
-        self._over(attempt, "succeeded" if kind == "completed" else kind)
+        self._over(attempt)
+        self._stats.ended("succeeded" if kind == "completed" else kind)
         if kind == "dead":
             if job.delivery is not None:
                 self._consumer.reject(job.delivery)
@@ -132,7 +143,18 @@ class Settler:
         if standing.fence == attempt.fence and verdict.kind == "superseded":
             self.put(attempt, verdict._replace(kind="release"))
             return
-        self._over(attempt, None if standing.state else verdict.kind)
+        self._over(attempt)
+        if standing.state is None and attempt.sent:
+            self._stats.ended(verdict.kind)  # by the try whose answer was lost, as far as can be told
+        else:
+            self._stats.superseded(refusal(verdict))
+            log.warning(
+                "run %s has gone on without attempt %s (fence %s): its %s is refused",
+                attempt.job.key,
+                attempt.number,
+                attempt.fence,
+                refusal(verdict),
+            )
         self.explain(attempt.job, standing)
 
     async def look(self, keys: Iterable[RunKey]) -> dict[RunKey, Standing]:
@@ -176,6 +198,13 @@ class Settler:
         """The message is done with."""
         if job.delivery is not None:
             self._consumer.ack(job.delivery)
+
+
+def refusal(verdict: Verdict) -> Refusal:
+    """What kind of write a verdict is, where it came too late."""
+    if verdict.kind == "superseded":
+        return "transaction"
+    return "retry" if verdict.kind in {"retry", "snooze", "release"} else "finish"
 
 
 def _end(attempt: Attempt, verdict: Verdict) -> End:

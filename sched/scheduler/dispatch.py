@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rota.sched.broker.protocol import BrokerPublisher
+    from rota.sched.heartbeat import Trust
     from rota.sched.model import Dispatch
     from rota.sched.scheduler.depths import Depths
     from rota.sched.scheduler.lanes import LaneBook
@@ -42,6 +43,7 @@ class Dispatcher:
         link: AsyncLink,
         publisher: BrokerPublisher,
         member: int,
+        trust: Trust,
         lanes: LaneBook,
         depths: Depths,
         *,
@@ -52,6 +54,7 @@ class Dispatcher:
         self._link = link
         self._publisher = publisher
         self._member = member
+        self._trust = trust
         self._lanes = lanes
         self._depths = depths
         self._batch = batch
@@ -67,7 +70,7 @@ class Dispatcher:
     @property
     def room(self) -> int:
         """How many more runs may be claimed now."""
-        if not self._publisher.up or self._publisher.blocked:
+        if not self._publisher.up or self._publisher.blocked or not self._trust.held:
             return 0
         return max(0, self._window - len(self.outstanding))
 
@@ -104,6 +107,11 @@ class Dispatcher:
             self._publish(d.dispatch)
 
     def _publish(self, number: int) -> None:
+        if (
+            not self._trust.held
+        ):  # it may be another's by now; if it is still ours, it goes out after the next heartbeat
+            self._later(number)
+            return
         _, message = self.outstanding[number]
         try:
             self._publisher.publish(message, partial(self._settled, number))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.sched.broker.rabbitmq import Consumer, Publisher
 from rota.sched.errors import RotaError, Superseded, Unreachable
-from rota.sched.heartbeat import Heartbeat
+from rota.sched.heartbeat import Heartbeat, Trust, now
 from rota.sched.ingest import Ingest
 from rota.sched.lifecycle import Backoff, every, stop_on_signals, until_first
 from rota.sched.scheduler.collector import Collector
@@ -85,6 +85,7 @@ class Scheduler:
             try:
                 await self._membership(stop, wakeup)
             except Superseded as error:
+                self._stats.superseded("claim")
                 log.warning("%s; joining under a new id", error)
             except RotaError as error:
                 log.warning("membership %s ends: %s", self._old, error)
@@ -109,7 +110,10 @@ class Scheduler:
             await self._link.run(store.leave(self._old))
             self._old = None
         new = NewMember("scheduler", socket.gethostname(), os.getpid(), VERSION)
+        trust, sent = Trust(settings.lease), now()
         member = self._old = await self._link.run(store.join(new))
+        trust.renewed(sent)
+        self._stats.rejoin()
         log.info("scheduler %s joined", member)
         lanes = LaneBook()
         dispatcher = self._dispatcher = Dispatcher(
@@ -117,6 +121,7 @@ class Scheduler:
             self._link,
             self._publisher,
             member,
+            trust,
             lanes,
             self._depths,
             batch=settings.batch,
@@ -124,12 +129,19 @@ class Scheduler:
         )
         loop = asyncio.get_running_loop()
         lost = asyncio.Event()
+
+        def dead() -> None:
+            self._stats.superseded("heartbeat")
+            lost.set()
+
         heart = Heartbeat(
             store,
             member,
-            settings.beat,
-            lambda: (self._figures(), dispatcher.watermark.value),
-            lambda: loop.call_soon_threadsafe(lost.set),
+            trust,
+            beat=settings.beat,
+            figures=lambda: (self._figures(trust), dispatcher.watermark.value),
+            told=self._stats.told,
+            on_lost=lambda: loop.call_soon_threadsafe(dead),
         )
         heart.start()
         try:
@@ -145,7 +157,7 @@ class Scheduler:
             )
             if stop.is_set():
                 await dispatcher.drain(settings.drain_timeout / 2)
-                await self._link.run(store.leave(member, self._figures(), dispatcher.watermark.value))
+                await self._link.run(store.leave(member, self._figures(trust), dispatcher.watermark.value))
                 self._old = None
                 log.info("scheduler %s left", member)
         finally:
@@ -247,9 +259,9 @@ class Scheduler:
         if self._dispatcher is not None:
             self._dispatcher.forget_declared()
 
-    def _figures(self) -> Mapping[str, Any]:
+    def _figures(self, trust: Trust) -> Mapping[str, Any]:
         """What the member row tells of us; called from the heartbeat thread too."""
-        degraded = []
+        degraded = [] if trust.held else ["lease"]
         if not self._publisher.up:
             degraded.append("broker")
         if self._publisher.blocked:

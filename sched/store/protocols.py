@@ -158,8 +158,8 @@ class Membership(Protocol):
     def join(self, new: NewMember) -> Transaction[int]:
         """Enters a process under a new id."""
 
-    def beat(self, member: int, stats: Mapping[str, Any], watermark: int | None = None) -> Transaction[bool]:
-        """A heartbeat. False: not live any more; drop everything and join under a new id."""
+    def beat(self, member: int, stats: Mapping[str, Any], watermark: int | None = None) -> Transaction[str | None]:
+        """A heartbeat; the store's day (UTC). None: not live any more; drop everything and join under a new id."""
 
     def leave(
         self, member: int, stats: Mapping[str, Any] | None = None, watermark: int | None = None

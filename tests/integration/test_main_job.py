@@ -249,3 +249,39 @@ def test_a_store_that_is_not_migrated_is_told(empty_store_url, broker_url, tmp_p
             assert "rota migrate" in party.rota(*command, code=3)
     finally:
         party.close()
+
+
+@pytest.fixture
+def quick_party(store_url, broker_url, tmp_path):
+    """Its broker notices within seconds that a worker is frozen, and sends that one's messages to others."""
+    with party_on(store_url, f"{broker_url}?heartbeat=1", tmp_path) as found:
+        found.start("scheduler")
+        found.start("worker")
+        found.until_working()
+        yield found
+
+
+def test_whatever_a_zombie_writes_is_refused_and_counted(quick_party):
+    """Frozen past its lease with three runs inside, which end elsewhere meanwhile: nothing of it has an effect."""
+    party, zombie = quick_party, quick_party.members[1]
+    args = {
+        "slow_effect": {"key": "z", "hold": 2, "pause": 600},
+        "sleep": {"seconds": 2},
+        "fail": {"times": 1, "seconds": 2},
+    }
+    for handler, given in args.items():
+        party.rota("submit", handler, "--args", json.dumps(given))
+    party.until("the runs to begin", lambda: party.running_on(zombie) == 3)
+    zombie.send_signal(signal.SIGSTOP)
+    party.start("worker")
+    party.until("the runs to end elsewhere", lambda: party.value("select count(*) from rota.history") == 3)
+    zombie.send_signal(signal.SIGCONT)
+
+    def refused():
+        found = party.status()["superseded"]
+        return all(found[kind] for kind in ("heartbeat", "transaction", "finish", "retry"))
+
+    party.until("four refusals", refused)
+    assert party.effects("z") == 1
+    assert party.value("select array_agg(outcome) from rota.history") == ["succeeded"] * 3
+    assert party.status()["ended"]["succeeded"] == 3

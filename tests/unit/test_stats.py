@@ -52,11 +52,29 @@ def test_figures_are_json_with_counters_lags_and_values():
     assert shown["held"] == [1, 2]
 
 
-def test_counters_begin_anew_with_the_day():
+def test_counters_begin_anew_with_the_stores_day():
     stats = Stats()
+    stats.ended("succeeded", 5)
+    before = stats.to_json()
+    assert "day" not in before
+    stats.told(before, "2026-11-30")
     stats.ended("succeeded")
-    stats._day = "2000-01-01"
-    assert stats.to_json()["ended"] == {}
+    stats.told(stats.to_json(), "2026-11-30")
+    assert stats.to_json()["ended"] == {"succeeded": 6}
+    last = stats.to_json()
+    stats.ended("succeeded", 2)
+    stats.told(last, "2026-12-01")
+    assert stats.to_json()["ended"] == {"succeeded": 2}
+    assert stats.to_json()["day"] == "2026-12-01"
+
+
+def test_a_process_that_joins_anew_counts_nothing_twice_and_forgets_nothing():
+    stats = Stats()
+    stats.superseded("finish")
+    stats.told(stats.to_json(), "2026-11-30")
+    stats.superseded("retry")
+    stats.rejoin()
+    assert stats.to_json()["superseded"] == {"retry": 1}
 
 
 def test_lags_are_forgotten_after_two_windows(monkeypatch):

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+_DAY = "to_char(clock_timestamp() at time zone 'utc', 'YYYY-MM-DD')"
+_WITH_DAY = f"jsonb_build_object('day', {_DAY}) || %s"
+
+
 class MemberStatements:
     """Who takes part (DESIGN 3.7). Leases are judged by the store's clock, and only by recovery."""
 
@@ -26,17 +30,18 @@ class MemberStatements:
         return int(rows[0][0])
 
     @transaction()
-    def beat(self, member: int, stats: Mapping[str, Any], watermark: int | None = None) -> Steps[bool]:
-        """A heartbeat with the member's figures and, of a scheduler, its confirmed watermark.
+    def beat(self, member: int, stats: Mapping[str, Any], watermark: int | None = None) -> Steps[str | None]:
+        """A heartbeat with the member's figures and, of a scheduler, its confirmed watermark. Returns the store's day.
 
-        False: the member is not live any more. A heartbeat never revives: drop everything, join under a new id.
+        The day that a member does not know yet is written into its figures. None: the member is not live any more. A
+        heartbeat never revives: drop everything, join under a new id.
         """
         rows = yield Query(
-            "update rota.member set beat_at = clock_timestamp(), stats = %s, "
-            "watermark = greatest(watermark, coalesce(%s, watermark)) where id = %s and state = 'live' returning id",
+            f"update rota.member set beat_at = clock_timestamp(), stats = {_WITH_DAY}, "
+            f"watermark = greatest(watermark, coalesce(%s, watermark)) where id = %s and state = 'live' returning {_DAY}",
             [Jsonb(dict(stats)), watermark, member],
         )
-        return bool(rows)
+        return rows[0][0] if rows else None
 
     @transaction()
     def leave(self, member: int, stats: Mapping[str, Any] | None = None, watermark: int | None = None) -> Steps[None]:
@@ -47,7 +52,7 @@ class MemberStatements:
         yield Query("select id from rota.member where id = %s for update", [member])
         yield Query(
             "update rota.member set state = 'left', ended_at = clock_timestamp(), wakes_at = null, "
-            "stats = coalesce(%s, stats), watermark = greatest(watermark, coalesce(%s, watermark)) "
+            f"stats = coalesce({_WITH_DAY}, stats), watermark = greatest(watermark, coalesce(%s, watermark)) "
             "where id = %s and state = 'live'",
             [None if stats is None else Jsonb(dict(stats)), watermark, member],
         )

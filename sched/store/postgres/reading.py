@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rota.sched.errors import NotFound, Refused
 from rota.sched.ids import PARTITIONS, id_range, short
 from rota.sched.model import OUTCOMES, STATES
-from rota.sched.stats import LAGS, percentiles
+from rota.sched.stats import LAGS, REFUSALS, percentiles
 from rota.sched.store.postgres.text import tick
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.views import Filter, JobView, Row, StatusView
@@ -216,6 +216,7 @@ class ReadingStatements:
             lag={"oldest_due_s": max(0.0, oldest), **{n: percentiles((m.stats for m in live), n) for n in LAGS}},
             degraded=_degraded(live, unowned),
             returned=_sum(members, RETURNS),
+            superseded=_sum(members, REFUSALS, "superseded"),
             estimated=estimated + ["dead"] * dead.estimated,
         )
 
@@ -264,13 +265,13 @@ def _member(columns: Sequence[Any], today: str) -> _Member:
     names = ("id", "kind", "host", "pid", "version", "state", "started_at", "beat_s", "partitions")
     row = dict(zip(names, columns[:-1], strict=True))
     row["running"] = stats.get("running", 0)
-    row["ended"] = stats.get("ended", {}) if stats.get("day") == today else {}
+    for counters in ("ended", "superseded"):
+        row[counters] = stats.get(counters, {}) if stats.get("day") == today else {}
     return _Member(row, stats)
 
 
-def _sum(members: Iterable[_Member], kinds: Iterable[str]) -> dict[str, int]:
-    members = list(members)
-    return {kind: sum(m.row["ended"].get(kind, 0) for m in members) for kind in kinds}
+def _sum(members: Sequence[_Member], kinds: Iterable[str], counters: str = "ended") -> dict[str, int]:
+    return {kind: sum(m.row[counters].get(kind, 0) for m in members) for kind in kinds}
 
 
 def _queues(queues: Iterable[Sequence[Any]], live: Iterable[_Member]) -> list[Row]:
