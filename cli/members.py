@@ -53,6 +53,10 @@ def scheduler(
     beat: Beat = None,
     batch: Annotated[int | None, typer.Option(help="Jobs claimed at once at most, default 500.")] = None,
     confirm_window: Annotated[int | None, typer.Option(help="Publishes not yet confirmed, default 2000.")] = None,
+    reconcile_after: Annotated[
+        str | None,
+        typer.Option(metavar="D", help="A message not begun for so long may be lost: looked after, default 120s."),
+    ] = None,
     history_days: Annotated[int | None, typer.Option(help="Days that ended runs are kept, default 30.")] = None,
     drain_timeout: Drain = None,
     log_level: Level = None,
@@ -67,6 +71,7 @@ def scheduler(
         beat=beat,
         batch=batch,
         confirm_window=confirm_window,
+        reconcile_after=reconcile_after,
         history_days=history_days,
         drain_timeout=drain_timeout,
         log_level=log_level,

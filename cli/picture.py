@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 from rota.cli.output import duration
+from rota.sched.store.views import DEGRADED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -67,7 +68,7 @@ def _take(samples: deque[_Sample], at: float, counters: Mapping[str, int]) -> No
 
 
 def picture(view: StatusView, rates: Rates | None = None, height: int | None = None) -> list[Text]:
-    """The lines. With `height`, members and queues are cut to it and what is left out is said."""
+    """The lines. With `height`, members and queues are cut to it; without, what each degraded word means is told."""
     members = _members(view.members, rates)
     queues = [_queue(q) for q in view.queues]
     if height is not None:
@@ -75,8 +76,10 @@ def picture(view: StatusView, rates: Rates | None = None, height: int | None = N
         share = max(room // 2, room - len(queues))
         members = _cut(members, share, "members")
         queues = _cut(queues, max(1, room - len(members)), "queues")
+    why = [] if height is not None else [Text(f"  {word}: {DEGRADED.get(word, '')}", "red") for word in view.degraded]
     return [
         _head(view),
+        *why,
         *_totals(view),
         *([] if rates is None else [_line("rate", _rates(rates.total()))]),
         _line("lag", (_lag(view, name) for name in ("schedule", "queue", "run"))),
@@ -102,10 +105,14 @@ def _totals(view: StatusView) -> list[Text]:
 
     jobs = [f"{name} {about(f'jobs.{name}', view.jobs[name])}" for name in ("scheduled", "due", "paused")]
     ended = [f"{name} {n}" for name, n in view.ended.items() if n or name in ALWAYS]
+    oldest = view.lag["oldest_running_s"]
+    running = [f"oldest running {duration(oldest)}"] if oldest else []
     refused = sum(view.superseded.values())
     return [
         _line("jobs", [*jobs, f"oldest due {duration(view.lag['oldest_due_s'])}"]),
-        _line("runs", [*(f"{state} {n}" for state, n in view.runs.items()), f"dead {about('dead', view.dead)}"]),
+        _line(
+            "runs", [*(f"{state} {n}" for state, n in view.runs.items()), f"dead {about('dead', view.dead)}", *running]
+        ),
         _line(
             "today",
             [*ended, f"retries {view.returned.get('retry', 0)}", *([f"superseded {refused}"] if refused else [])],

@@ -13,7 +13,7 @@ from rota.sched.urls import mask
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_DURATIONS = ("lease", "beat", "drain_timeout")
+_DURATIONS = ("lease", "beat", "drain_timeout", "reconcile_after")
 _NUMBERS = {
     "concurrency": (1, 10_000),
     "processes": (1, 256),
@@ -43,6 +43,7 @@ class Settings:
     queues: tuple[str, ...] = ()
     prefetch: int = 0
     drain_timeout: float = 30.0
+    reconcile_after: float = 120.0
     batch: int = 500
     confirm_window: int = 2000
     history_days: int = 30

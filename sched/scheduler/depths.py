@@ -54,11 +54,17 @@ class Depths:
         """The queues that may be claimed from."""
         return [name for name, q in self._queues.items() if not q.capped]
 
+    @property
+    def empty(self) -> list[str]:
+        """The queues in which no message waited when the broker was asked, and into which none was published since."""
+        return [name for name, q in self._queues.items() if q.known and not q.ready and not q.since]
+
     async def ask(self, link: BrokerLink) -> None:
         """Asks the broker about every queue."""
         for name, q in list(self._queues.items()):
             before = q.since
             depth = await link.passive(work_queue(name))
+            q.known = True
             q.ready, q.consumers = (depth.messages, depth.consumers) if depth else (0, 0)
             q.since -= before
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,7 @@ class Dispatcher:
         self._closed = False
         self.outstanding: dict[int, tuple[str, Outgoing]] = {}
         self.watermark = Watermark()
+        self.last_round = time.monotonic()
         self.unroutable: set[str] = set()
 
     @property
@@ -78,8 +80,11 @@ class Dispatcher:
         """One claim and one look at ready runs; returns how many jobs were moved. Raises what the store raises."""
         await self._repeat()
         limit = min(self._batch, self.room)
-        if not limit:
-            return 0
+        moved = await self._move(limit) if limit else 0
+        self.last_round = time.monotonic()
+        return moved
+
+    async def _move(self, limit: int) -> int:
         moved = 0
         if len(self._lanes):
             lanes = self._lanes.walk()

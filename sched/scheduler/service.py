@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS = 5.0
 """How often a claim looks below the low watermarks, and the list of queues is read."""
 DEPTH_SECONDS = 1.0
+STUCK_SECONDS = 90.0
+"""A pipeline that has not come round for so long, though every wait in it is shorter, is given up for a new one."""
 RETENTION_SECONDS = 3600.0
 
 
@@ -150,8 +152,10 @@ class Scheduler:
                 lost.wait(),
                 every(settings.beat, lambda: self._share(member, lanes)),
                 every(SWEEP_SECONDS, lambda: self._sweep(lanes)),
+                every(SWEEP_SECONDS, lambda: self._watch(dispatcher)),
                 every(DEPTH_SECONDS, lambda: self._measure(lanes)),
                 every(max(0.2, settings.beat / 2.5), lambda: self._recover(member)),
+                every(settings.reconcile_after / 4, lambda: self._reconcile(member)),
                 every(RETENTION_SECONDS / 4, lambda: self._retain(member)),
                 self._dispatch(member, dispatcher, lanes, wakeup),
             )
@@ -207,6 +211,13 @@ class Scheduler:
         lanes.rewind()
         self._wake.set()
 
+    @staticmethod
+    async def _watch(dispatcher: Dispatcher) -> None:
+        """The scheduler sleeps a minute at most between two rounds."""
+        idle = time.monotonic() - dispatcher.last_round
+        if idle > STUCK_SECONDS:
+            raise Unreachable(f"nothing was looked for during {idle:.0f} s: starting anew")
+
     async def _measure(self, lanes: LaneBook) -> None:
         """Asks the broker how full the queues are; what has room again is claimed from at once."""
         if self._publisher.up:
@@ -232,6 +243,17 @@ class Scheduler:
             )
             self._stats.ended("dead", done.poisoned)
             self._stats.ended("cancelled", done.cancelled)
+            self._wake.set()
+
+    async def _reconcile(self, member: int) -> None:
+        """Looks for runs whose message is gone; `reconcile_after` seconds is what a message may take to be begun."""
+        after = self._settings.reconcile_after
+        lost = await self._tolerant(
+            "reconciler", self._link.run(self._store.reconcile(member, self._depths.empty, after, after / 4))
+        )
+        if lost:
+            told = ", ".join(map(str, lost[:5]))
+            log.warning("reconciler: the messages of %s runs seem to be lost, dispatched anew: %s", len(lost), told)
             self._wake.set()
 
     async def _retain(self, member: int) -> None:

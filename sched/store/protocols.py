@@ -191,6 +191,9 @@ class Duties(Protocol):
     def retain(self, member: int, keep_days: int, every: float) -> Transaction[list[str]]:
         """Makes and drops history's days. None dropped: nothing is old enough, or the duty was not due."""
 
+    def reconcile(self, member: int, empty: Sequence[str], after: float, every: float) -> Transaction[list[RunKey]]:
+        """Has runs dispatched anew whose message seems to be gone. None: all is well, or the duty was not due."""
+
     def ready_again(self, refs: Sequence[tuple[RunKey, int]]) -> Transaction[set[RunKey]]:
         """Has runs dispatched anew whose message was dead-lettered under this dispatch number.
 

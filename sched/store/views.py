@@ -10,6 +10,23 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+STALLED_SECONDS = 30.0
+"""A job that has been due for so long in a queue that is not capped tells that nobody claims."""
+
+DEGRADED = {
+    "no_scheduler": "no scheduler is live: nothing is claimed; start `rota scheduler`",
+    "no_worker": "no worker is live: nothing is executed; start `rota worker`",
+    "unowned_partitions": "some partitions have no scheduler: their jobs wait; within a lease one should take them",
+    "lease": "a member has not reached the store for a lease: it begins and publishes nothing until it does",
+    "broker": "a member has no connection to RabbitMQ: what is due waits in the store",
+    "broker_blocked": "RabbitMQ blocks publishers (memory or disk alarm): what is due waits in the store",
+    "unroutable": "RabbitMQ returned work of a queue that is not there (any more): it is declared and tried again",
+    "unknown_handler": "a worker got runs of a handler that its app does not have: they are set aside, again in 60 s",
+    "stalled": f"jobs have been due for over {STALLED_SECONDS:.0f} s and nobody claims them: look at the schedulers' logs",
+    "no_consumers": "a queue holds work and no worker consumes it: start one with `rota worker --queue`",
+}
+"""The words of `degraded`, and what each means."""
+
 
 @dataclass(frozen=True, slots=True)
 class Filter:
@@ -86,5 +103,6 @@ class StatusView:
     estimated: list[str] = field(default_factory=list)
 
     def to_json(self) -> Row:
-        """With the keys of the interface."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        """With the keys of the interface, and `why`: what each word of `degraded` means."""
+        why = {word: DEGRADED.get(word, "") for word in self.degraded}
+        return {**{f.name: getattr(self, f.name) for f in fields(self)}, "why": why}

@@ -285,3 +285,20 @@ def test_whatever_a_zombie_writes_is_refused_and_counted(quick_party):
     assert party.effects("z") == 1
     assert party.value("select array_agg(outcome) from rota.history") == ["succeeded"] * 3
     assert party.status()["ended"]["succeeded"] == 3
+
+
+def test_a_run_whose_message_is_gone_is_found_and_executed(store_url, broker_url, tmp_path):
+    with party_on(store_url, broker_url, tmp_path) as party:
+        party.env["ROTA_RECONCILE_AFTER"] = "2"
+        party.start("scheduler")
+        worker = party.start("worker")
+        party.until_working()
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+        party.rota("submit", "effect", "--args", json.dumps({"key": "gone"}))
+        connection = pika.BlockingConnection(pika.URLParameters(broker_url))
+        channel = connection.channel()
+        party.until("the message, to lose it", lambda: channel.basic_get("rota.q.demo", auto_ack=True)[0])
+        connection.close()
+        party.start("worker")
+        party.until("the effect", lambda: party.effects("gone") == 1)

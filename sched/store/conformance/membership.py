@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rota.sched.ids import RunKey
 from rota.sched.store.conformance.house import LEASE, House
+from rota.sched.store.values import Return
 
 if TYPE_CHECKING:
     from rota.sched.model import Dispatch
@@ -88,6 +90,74 @@ def test_unconfirmed_runs_of_a_dead_scheduler_are_adopted_and_confirmed_ones_are
     assert house.lose(new, old).adopted == 1
     (again,) = house.ready(new)
     assert again.job_id == second.job_id
+
+
+_AFTER = 60.0
+
+
+def _reconcile(house: House, scheduler: int, *empty: str) -> list[RunKey]:
+    return house.run(house.store.reconcile(scheduler, empty, _AFTER, 0))
+
+
+def _waiting(house: House) -> tuple[int, RunKey]:
+    """(scheduler, key) of a run whose publish is confirmed and that nobody has begun."""
+    scheduler = house.join()
+    house.submit()
+    (dispatch,) = house.claim(scheduler).dispatches
+    house.run(house.store.beat(scheduler, {}, dispatch.dispatch))
+    return scheduler, RunKey(dispatch.job_id, dispatch.scheduled_for)
+
+
+def test_a_run_whose_message_was_lost_is_dispatched_anew_once_its_queue_has_been_empty_for_long(house: House) -> None:
+    scheduler, key = _waiting(house)
+    assert _reconcile(house, scheduler, "mail") == []
+    house.bed.pass_time(_AFTER + 1)
+    assert _reconcile(house, scheduler, "other") == []
+    assert _reconcile(house, scheduler, "mail") == [key]
+    (again,) = house.ready(scheduler)
+    assert again.job_id == key.job_id
+
+
+def test_what_a_live_scheduler_may_still_be_publishing_is_left_alone(house: House) -> None:
+    scheduler = house.join()
+    house.submit()
+    house.claim(scheduler)
+    house.bed.pass_time(10 * _AFTER)
+    assert _reconcile(house, scheduler, "mail") == []
+
+
+def test_a_run_is_taken_for_overtaken_when_a_much_later_message_was_begun(house: House) -> None:
+    scheduler, key = _waiting(house)
+    house.bed.pass_time(_AFTER + 1)
+    house.submit()
+    (later,) = house.claim(scheduler).dispatches
+    assert _reconcile(house, scheduler) == []
+    house.begin(house.join("worker"), later)
+    assert _reconcile(house, scheduler) == [key]
+
+
+def test_the_reconciler_waits_twice_as_long_each_time(house: House) -> None:
+    scheduler, key = _waiting(house)
+    for doubled in (1, 2, 4):
+        house.bed.pass_time(doubled * _AFTER - 5)
+        assert _reconcile(house, scheduler, "mail") == []
+        house.bed.pass_time(10)
+        assert _reconcile(house, scheduler, "mail") == [key]
+        (again,) = house.ready(scheduler)
+        house.run(house.store.beat(scheduler, {}, again.dispatch))
+
+
+def test_a_retry_that_does_not_come_back_is_dispatched_anew(house: House) -> None:
+    scheduler, worker, dispatch, begun = house.started()
+    house.run(house.store.beat(scheduler, {}, dispatch.dispatch))
+    house.run(house.store.give_back([Return(begun.key, begun.fence, "retry", 30)]))
+    house.bed.pass_time(31 + _AFTER - 5)
+    assert _reconcile(house, scheduler) == []
+    house.bed.pass_time(10)
+    assert _reconcile(house, scheduler) == [begun.key]
+    (again,) = house.ready(scheduler)
+    (second,) = house.begin(worker, again)
+    assert second.attempt == 2
 
 
 def test_runs_whose_begin_was_not_answered_are_found_and_handed_back(house: House) -> None:

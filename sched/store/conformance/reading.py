@@ -95,6 +95,24 @@ def test_degraded_says_who_is_missing_and_what_members_report(house: House) -> N
     assert house.run(house.store.status()).degraded == ["broker"]
 
 
+def test_what_nobody_claims_or_consumes_is_told(house: House) -> None:
+    house.run(house.store.partitions(house.join()))
+    worker = house.join("worker")
+    house.run(house.store.announce([HandlerRow("send", "app", "mail", {})], ["mail"]))
+    house.submit()
+    house.bed.pass_time(31)
+    assert house.run(house.store.status()).degraded == ["stalled"]
+    figures = {"queues": {"mail": {"ready": 7, "consumers": 0, "capped": True}}}
+    house.run(house.store.beat(worker, figures))
+    assert house.run(house.store.status()).degraded == ["no_consumers"]
+
+
+def test_the_oldest_running_run_is_told(house: House) -> None:
+    house.started()
+    house.bed.pass_time(100)
+    assert 100 <= house.run(house.store.status()).lag["oldest_running_s"] < 130
+
+
 def test_due_jobs_are_counted(house: House) -> None:
     house.submit(*(house.job() for _ in range(3)), house.job(when=every(3600)))
     house.bed.pass_time(2)

@@ -104,6 +104,34 @@ where r.job_id = x.id and r.scheduled_for = x.tick and r.dispatch = x.xdispatch 
 returning r.job_id::text, {tick("r.scheduled_for")}
 """
 
+# A message is taken for lost when it should have been begun long ago: its queue is empty, or a message that was published
+# `after` seconds later was begun, or a retry's time has passed. What a live scheduler may still be publishing is left
+# alone, and the wait doubles each time: a run that is only slow must not overtake its own message for ever (rule 7).
+LOST = f"""
+with newest as materialized (
+  select queue, max(coalesce(dispatched_at, claimed_at)) as at from rota.run where state = 'running' group by queue
+),
+lost as (
+  select r.job_id, r.scheduled_for from rota.run r
+  cross join lateral (
+    select make_interval(secs => %(after)s * (1 << least(r.audits, 10))) as wait,
+      coalesce(r.dispatched_at, r.claimed_at) as at) x
+  where r.ready_at is null
+    and not exists (
+      select from rota.member m where m.id = r.scheduler and m.state = 'live' and r.dispatch > m.watermark)
+    and case r.state
+      when 'waiting' then x.at < clock_timestamp() - x.wait and (
+        r.queue = any(%(empty)s::text[])
+        or exists (select from newest n where n.queue = r.queue and n.at > x.at + make_interval(secs => %(after)s)))
+      when 'retrying' then r.retry_at < clock_timestamp() - x.wait
+      else false end
+  order by r.job_id, r.scheduled_for limit 5000 for update of r skip locked
+)
+update rota.run r set ready_at = clock_timestamp(), audits = least(r.audits + 1, 10)
+from lost where r.job_id = lost.job_id and r.scheduled_for = lost.scheduled_for
+returning r.job_id::text, {tick("r.scheduled_for")}
+"""
+
 FORGET = """
 delete from rota.member m where m.state <> 'live' and m.ended_at < clock_timestamp() - interval '2 days'
   and not exists (select from rota.run r where r.scheduler = m.id)
@@ -163,6 +191,18 @@ class DutyStatements:
         yield Query("delete from rota.key where until < clock_timestamp()")
         yield Query(FORGET)
         return [name for (name,) in old]
+
+    @transaction()
+    def reconcile(self, member: int, empty: Sequence[str], after: float, every: float) -> Steps[list[RunKey]]:
+        """Has runs dispatched anew whose message seems to be gone, if the duty is due and nobody else has it.
+
+        `empty` are the queues in which the broker holds no message that is ready. `after` seconds is what a message may
+        take to be begun, or a retry to come back.
+        """
+        if not (yield Query(TAKE, {"name": "reconciler", "every": every, "member": member})):
+            return []
+        rows = yield Query(LOST, {"empty": list(empty), "after": after})
+        return [RunKey(*row) for row in rows]
 
     @transaction()
     def ready_again(self, refs: Sequence[tuple[RunKey, int]]) -> Steps[set[RunKey]]:

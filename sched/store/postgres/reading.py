@@ -10,7 +10,7 @@ from rota.sched.model import OUTCOMES, STATES
 from rota.sched.stats import LAGS, REFUSALS, percentiles
 from rota.sched.store.postgres.text import tick
 from rota.sched.store.transaction import Query, Steps, transaction
-from rota.sched.store.views import Filter, JobView, Row, StatusView
+from rota.sched.store.views import STALLED_SECONDS, Filter, JobView, Row, StatusView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -95,7 +95,12 @@ _LANES = """(select generate_series(0, %(last_part)s::int)) lane(part) cross joi
   order by j.next_run_at limit %(each)s) due"""
 
 STATUS_OLDEST = f"""
-select coalesce(round(extract(epoch from clock_timestamp() - min(due.next_run_at))::numeric, 3), 0)::float8 from {_LANES}
+select q.name, round(extract(epoch from clock_timestamp() - min(due.next_run_at))::numeric, 3)::float8
+from {_LANES} group by q.name
+"""
+STATUS_RUNS = """
+select state, count(*)::int, round(extract(epoch from clock_timestamp() - min(begun_at))::numeric, 3)::float8
+from rota.run group by state
 """
 STATUS_DUE = f"select count(*)::int from (select from {_LANES} limit %(each)s) x"
 
@@ -194,27 +199,31 @@ class ReadingStatements:
         ((owned, unowned),) = yield Query(
             "select count(owner)::int, (count(*) - count(owner))::int from rota.partition"
         )
-        states: dict[str, int] = dict((yield Query("select state, count(*)::int from rota.run group by state")))
-        ((oldest,),) = yield Query(STATUS_OLDEST, {"last_part": PARTITIONS - 1, "each": 1})
+        runs = {state: (n, oldest) for state, n, oldest in (yield Query(STATUS_RUNS))}
+        overdue: dict[str, float] = dict((yield Query(STATUS_OLDEST, {"last_part": PARTITIONS - 1, "each": 1})))
         counted = {
             "scheduled": (yield from _count("job", "true")),
             "paused": (yield from _count("job", "paused")),
             "due": (yield from _count_due()),
         }
         dead = yield from _count("dead", "true")
-        queues = yield Query("select name, paused, cap from rota.queue order by name")
+        queues = _queues((yield Query("select name, paused, cap from rota.queue order by name")), live)
         estimated = [f"jobs.{name}" for name, total in counted.items() if total.estimated]
         return StatusView(
             now=now,
             members=[m.row for m in live],
             partitions={"owned": owned, "unowned": unowned},
             jobs={**{name: total.n for name, total in counted.items()}, "estimated": bool(estimated)},
-            runs={state: states.get(state, 0) for state in STATES},
+            runs={state: runs.get(state, (0, None))[0] for state in STATES},
             ended=_sum(members, OUTCOMES),
             dead=dead.n,
-            queues=_queues(queues, live),
-            lag={"oldest_due_s": max(0.0, oldest), **{n: percentiles((m.stats for m in live), n) for n in LAGS}},
-            degraded=_degraded(live, unowned),
+            queues=queues,
+            lag={
+                "oldest_due_s": max([0.0, *overdue.values()]),
+                "oldest_running_s": runs.get("running", (0, None))[1] or 0.0,
+                **{n: percentiles((m.stats for m in live), n) for n in LAGS},
+            },
+            degraded=_degraded(live, unowned, queues, overdue),
             returned=_sum(members, RETURNS),
             superseded=_sum(members, REFUSALS, "superseded"),
             estimated=estimated + ["dead"] * dead.estimated,
@@ -282,10 +291,14 @@ def _queues(queues: Iterable[Sequence[Any]], live: Iterable[_Member]) -> list[Ro
     return [{"name": name, "paused": paused, "cap": cap, **depths.get(name, unknown)} for name, paused, cap in queues]
 
 
-def _degraded(live: Sequence[_Member], unowned: int) -> list[str]:
+def _degraded(live: Sequence[_Member], unowned: int, queues: Sequence[Row], overdue: Mapping[str, float]) -> list[str]:
     words = {word for member in live for word in member.stats.get("degraded", [])}
     kinds = {member.row["kind"] for member in live}
     words |= {f"no_{kind}" for kind in ("scheduler", "worker") if kind not in kinds}
     if unowned:
         words.add("unowned_partitions")
+    if any(q["ready"] and not q["consumers"] for q in queues):
+        words.add("no_consumers")
+    if any(overdue.get(q["name"], 0.0) > STALLED_SECONDS for q in queues if not q["capped"]):
+        words.add("stalled")
     return sorted(words)

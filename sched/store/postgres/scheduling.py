@@ -111,7 +111,7 @@ ready as materialized (
   limit %(limit)s
 )
 update rota.run r set state = 'waiting', dispatch = nextval('rota.number'), scheduler = %(member)s, fence = null,
-  owner = null, retry_at = null, ready_at = null
+  owner = null, retry_at = null, ready_at = null, dispatched_at = clock_timestamp()
 from ready where r.job_id = ready.job_id and r.scheduled_for = ready.scheduled_for
 returning {_DISPATCH.replace("job_id", "r.job_id").replace("scheduled_for", "r.scheduled_for")}
 """
