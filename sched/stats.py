@@ -45,6 +45,7 @@ class Stats:
         self._lock = threading.Lock()
         self._day: str | None = None
         self._counters: dict[str, Counter[str]] = {"ended": Counter(), "superseded": Counter()}
+        self._highest = 0
         self._told: Mapping[str, Any] = {}
         self._values: dict[str, Any] = {}
         self._turned = time.monotonic()
@@ -64,6 +65,14 @@ class Stats:
         """Writes that came too late: somebody else has the run, or this member was taken for dead."""
         with self._lock:
             self._counters["superseded"][what] += n
+
+    def seen(self, numbers: Iterable[int]) -> bool:
+        """Numbers that the store has given just now, to this process; False if it has given higher ones before."""
+        numbers = list(numbers)
+        with self._lock:
+            rising = min(numbers, default=self._highest) >= self._highest
+            self._highest = max(self._highest, *numbers, 0)
+        return rising
 
     def told(self, figures: Mapping[str, Any], day: str) -> None:
         """The store has taken these figures, on this day of its own."""
@@ -104,7 +113,7 @@ class Stats:
             }
             counters = {name: {k: n for k, n in counter.items() if n} for name, counter in self._counters.items()}
             day = {} if self._day is None else {"day": self._day}
-            return {**day, **counters, "lag": lag, **self._values}
+            return {**day, **counters, "lag": lag, "highest": self._highest, **self._values}
 
 
 def percentiles(figures: Iterable[Mapping[str, Any]], lag: Lag) -> dict[str, float | None]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rota.sched.model import Dispatch
     from rota.sched.scheduler.depths import Depths
     from rota.sched.scheduler.lanes import LaneBook
+    from rota.sched.stats import Stats
     from rota.sched.store.protocols import AsyncLink, Store
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class Dispatcher:
         trust: Trust,
         lanes: LaneBook,
         depths: Depths,
+        stats: Stats,
         *,
         batch: int,
         window: int,
@@ -58,6 +60,7 @@ class Dispatcher:
         self._trust = trust
         self._lanes = lanes
         self._depths = depths
+        self._stats = stats
         self._batch = batch
         self._window = window
         self._declared: set[str] = set()
@@ -68,6 +71,7 @@ class Dispatcher:
         self.watermark = Watermark()
         self.last_round = time.monotonic()
         self.unroutable: set[str] = set()
+        self.numbers_back = False
 
     @property
     def room(self) -> int:
@@ -103,6 +107,11 @@ class Dispatcher:
         """Publishes runs that the store has given this scheduler."""
         runs = sorted(runs, key=lambda d: d.dispatch)
         self.watermark.add(d.dispatch for d in runs)
+        if not self._stats.seen(d.dispatch for d in runs):
+            log.error(
+                "the store gives numbers that it has given before: was it restored from a backup? See `rota doctor`"
+            )
+            self.numbers_back = True
         for d in runs:
             queue = work_queue(d.queue)
             self.outstanding[d.dispatch] = (d.queue, Outgoing(JOBS, queue, encode(d), str(d.dispatch)))

@@ -126,6 +126,7 @@ class Scheduler:
             trust,
             lanes,
             self._depths,
+            self._stats,
             batch=settings.batch,
             window=settings.confirm_window,
         )
@@ -291,6 +292,8 @@ class Scheduler:
         dispatcher = self._dispatcher
         if dispatcher is not None and dispatcher.unroutable:
             degraded.append("unroutable")
+        if dispatcher is not None and dispatcher.numbers_back:
+            degraded.append("numbers_back")
         self._stats.set("degraded", degraded)
         self._stats.set("queues", self._depths.figures())
         self._stats.set("unconfirmed", len(dispatcher.outstanding) if dispatcher else 0)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         Standing,
         Submitted,
     )
-    from rota.sched.store.views import Filter, JobView, Row, StatusView
+    from rota.sched.store.views import Filter, HealthView, JobView, Row, StatusView
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 T = TypeVar("T")
@@ -194,6 +194,9 @@ class Duties(Protocol):
     def reconcile(self, member: int, empty: Sequence[str], after: float, every: float) -> Transaction[list[RunKey]]:
         """Has runs dispatched anew whose message seems to be gone. None: all is well, or the duty was not due."""
 
+    def move_number(self, beyond: int) -> Transaction[int]:
+        """Has dispatch numbers and fences go on far beyond `beyond` and all that is known; returns from where."""
+
     def ready_again(self, refs: Sequence[tuple[RunKey, int]]) -> Transaction[set[RunKey]]:
         """Has runs dispatched anew whose message was dead-lettered under this dispatch number.
 
@@ -224,6 +227,9 @@ class Reading(Protocol):
 
     def known_handlers(self, limit: int = 1000) -> Transaction[list[str]]:
         """Names of announced handlers, for messages."""
+
+    def health(self) -> Transaction[HealthView]:
+        """The store's own state, for `rota doctor`."""
 
     def status(self) -> Transaction[StatusView]:
         """One picture of everything."""

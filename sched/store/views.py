@@ -23,6 +23,7 @@ DEGRADED = {
     "unroutable": "RabbitMQ returned work of a queue that is not there (any more): it is declared and tried again",
     "unknown_handler": "a worker got runs of a handler that its app does not have: they are set aside, again in 60 s",
     "stalled": f"jobs have been due for over {STALLED_SECONDS:.0f} s and nobody claims them: look at the schedulers' logs",
+    "numbers_back": "the store gives numbers that it has given before (restored from a backup?): see `rota doctor`",
     "no_consumers": "a queue holds work and no worker consumes it: start one with `rota worker --queue`",
 }
 """The words of `degraded`, and what each means."""
@@ -44,6 +45,23 @@ class Filter:
     error: str | None = None
     since: datetime | None = None
     limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class HealthView:
+    """What the doctor asks of a store. Days are YYYYMMDD, UTC.
+
+    `number` is the last dispatch number or fence that was given, `highest` the largest that a row or member knows,
+    `last_day` the last one that history has room for.
+    """
+
+    server: str
+    schema: str
+    now: str
+    number: int
+    highest: int
+    last_day: str | None
+    today: str
 
 
 @dataclass(frozen=True, slots=True)

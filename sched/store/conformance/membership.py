@@ -169,3 +169,20 @@ def test_runs_whose_begin_was_not_answered_are_found_and_handed_back(house: Hous
     (second,) = house.begin(worker, again)
     assert second.attempt == 1
     assert dispatch.dispatch != again.dispatch
+
+
+def test_numbers_that_went_back_are_seen_and_moved_on(house: House) -> None:
+    scheduler = house.join()
+    house.submit(house.job(), house.job())
+    first, second = house.claim(scheduler).dispatches
+    health = house.run(house.store.health())
+    assert health.number == second.dispatch
+    assert health.highest == second.dispatch
+    house.run(house.store.beat(scheduler, {"highest": second.dispatch + 1000}))
+    health = house.run(house.store.health())
+    assert health.highest == second.dispatch + 1000 > health.number
+    moved = house.run(house.store.move_number(second.dispatch + 5000))
+    house.submit()
+    (third,) = house.claim(scheduler).dispatches
+    assert third.dispatch > moved >= second.dispatch + 5000
+    assert first.dispatch < second.dispatch

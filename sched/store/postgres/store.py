@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import psycopg
 from rota.sched.errors import UsageError
 from rota.sched.store.postgres.duties import DutyStatements
+from rota.sched.store.postgres.health import HealthStatements
 from rota.sched.store.postgres.link import AsyncLink, Link, connect_options, drive, drive_async
 from rota.sched.store.postgres.members import MemberStatements
 from rota.sched.store.postgres.reading import ReadingStatements
@@ -32,6 +33,7 @@ class PostgresStore(
     MemberStatements,
     DutyStatements,
     ReadingStatements,
+    HealthStatements,
 ):
     """The store on PostgreSQL. Everything lives in the schema `rota` of the URL's database."""
 

@@ -1,0 +1,211 @@
+"""What `rota doctor` looks at: store, broker, topology, clocks, versions, numbers. Each check says what to do.
+
+Nothing is changed, but for what every member does too: the broker's topology is declared where it is missing. A few
+messages are looked at and go back to their places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from rota.sched.broker.channel import Calls, ChannelGone
+from rota.sched.broker.probe import probe
+from rota.sched.broker.rabbitmq import Publisher
+from rota.sched.broker.topology import DEAD, PARKED, SUBMIT, work_queue
+from rota.sched.errors import RotaError, UsageError
+from rota.sched.message import decode
+from rota.sched.store import open_store
+from rota.sched.store.views import DEGRADED
+from rota.sched.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from rota.sched.settings import Settings
+    from rota.sched.store.protocols import Store, SyncLink
+    from rota.sched.store.views import HealthView, StatusView
+
+CLOCK_SECONDS = 2.0
+"""Difference between this host's clock and the store's from which on it is told."""
+PEEKED = 20
+"""Messages of each work queue that are looked at for their dispatch numbers."""
+FIX_FENCE = "stop all members, run `rota doctor --fix-fence`, start them again"
+
+State = Literal["ok", "warning", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at. `remedy` is empty where all is well."""
+
+    name: str
+    state: State
+    told: str
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """With the keys name, state, told, remedy."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Findings:
+    """The checks, and the largest dispatch number that was seen in a message."""
+
+    checks: list[Check]
+    highest_seen: int = 0
+
+    def add(self, name: str, told: str, *, bad: bool = False, remedy: str = "", state: State = "warning") -> None:
+        """One check; `state` is what it is if `bad`."""
+        self.checks.append(Check(name, state if bad else "ok", told, remedy if bad else ""))
+
+
+def examine(settings: Settings, *, fix_fence: bool = False) -> list[Check]:
+    """Looks at everything that can be reached. With `fix_fence` also moves the numbers on."""
+    found = Findings([])
+    store = open_store(settings.store)
+    with closing(store.link("doctor")) as link:
+        queues = _store(found, store, link)
+        if settings.broker:
+            asyncio.run(_broker(found, settings.broker, queues))
+        else:
+            found.add("broker", "not looked at", bad=True, remedy="set ROTA_BROKER or give --broker")
+        _numbers(found, store, link, fix=fix_fence)
+    return found.checks
+
+
+def _store(found: Findings, store: Store, link: SyncLink) -> list[str]:
+    """Looks at the store; the queues that it knows."""
+    try:
+        health = link.run(store.health())
+        status = link.run(store.status())
+    except RotaError as error:
+        found.add("store", str(error), bad=True, remedy="see the message", state="failed")
+        return []
+    found.add("store", f"{store.masked_url}, PostgreSQL {health.server}, schema {health.schema}")
+    for check in (_clock(health), _days(health), _members(status), *_degraded(status)):
+        found.checks.append(check)
+    return [row["name"] for row in status.queues]
+
+
+def _clock(health: HealthView) -> Check:
+    off = (datetime.now(UTC) - datetime.fromisoformat(health.now)).total_seconds()
+    told = f"this host's is {off:+.3f} s from the store's, whose time counts"
+    bad = abs(off) > CLOCK_SECONDS
+    return Check("clock", "warning" if bad else "ok", told, "let an NTP client set this host's clock" if bad else "")
+
+
+def _days(health: HealthView) -> Check:
+    last = health.last_day
+    bad = last is None or last <= health.today
+    remedy = "run a scheduler with the right to create tables: it makes a week ahead" if bad else ""
+    return Check("history", "failed" if bad else "ok", f"days are made up to {last}", remedy)
+
+
+def _members(status: StatusView) -> Check:
+    versions = sorted({m["version"] for m in status.members})
+    kinds = [m["kind"] for m in status.members]
+    told = (
+        f"{kinds.count('scheduler')} schedulers, {kinds.count('worker')} workers, version {', '.join(versions) or '-'}"
+    )
+    odd = set(versions) - {VERSION}
+    remedy = f"this is version {VERSION}: a rolling update is under way, or somebody was forgotten" if odd else ""
+    return Check("members", "warning" if odd else "ok", told, remedy)
+
+
+def _degraded(status: StatusView) -> Iterator[Check]:
+    for word in status.degraded:
+        yield Check(word, "failed", DEGRADED.get(word, "a member reports it"), "see what it says")
+
+
+async def _broker(found: Findings, url: str, queues: list[str]) -> None:
+    try:
+        publisher = Publisher(url, "rota doctor")
+        await publisher.start(10)
+    except UsageError:
+        raise
+    except RotaError as error:
+        found.add("broker", str(error), bad=True, remedy="is RabbitMQ up, is ROTA_BROKER right?", state="failed")
+        return
+    try:
+        async for check in _broker_checks(publisher, queues):
+            found.checks.append(check)
+        found.highest_seen = await _peek(publisher, queues)
+    except RotaError as error:
+        found.add("broker", str(error), bad=True, remedy="run it again", state="failed")
+    finally:
+        await publisher.close()
+
+
+async def _broker_checks(publisher: Publisher, queues: list[str]) -> AsyncIterator[Check]:
+    able = await probe(publisher)
+    state: State = "ok" if able.supported else "failed"
+    yield Check("broker", state, f"{able.server}", "" if able.supported else "Rota needs RabbitMQ 3.10 or later")
+    if able.at_least_once is not True:
+        yield Check("dead-lettering", "warning", able.note, "without it, a broker crash can make retries late")
+    drifts = await publisher.declare()
+    for drift in drifts:
+        remedy = "Rota never changes what is there: remove it when it is empty, a member declares it anew"
+        yield Check("topology", "warning", f"{drift.name} differs from what Rota declares: {drift.reason}", remedy)
+    if not drifts:
+        yield Check("topology", "ok", "as declared")
+    for queue in queues:
+        depth = await publisher.passive(work_queue(queue))
+        if depth and depth.messages and not depth.consumers:
+            told = f"queue {queue} holds {depth.messages} messages and nobody consumes it"
+            yield Check("consumers", "failed", told, f"start `rota worker --queue {queue}`")
+    for name, what in (
+        (PARKED, "could not be understood"),
+        (DEAD, "wait for a scheduler"),
+        (SUBMIT, "wait for a scheduler"),
+    ):
+        depth = await publisher.passive(name)
+        if depth and depth.messages:
+            remedy = "their header x-rota-error says why" if name == PARKED else "is a scheduler running?"
+            yield Check(name, "warning", f"{depth.messages} messages {what}", remedy)
+
+
+async def _peek(publisher: Publisher, queues: list[str]) -> int:
+    """The largest dispatch number among the first messages of the work queues; they go back with their channel."""
+    highest = 0
+    for queue in queues:
+        try:
+            calls = await Calls.open(publisher.wire)
+            try:
+                for _ in range(PEEKED):
+                    got = await calls.get(work_queue(queue))
+                    if got is None:
+                        break
+                    highest = max(highest, _number(got[2]))
+            finally:
+                calls.shut()
+        except ChannelGone:
+            continue  # no such queue
+    return highest
+
+
+def _number(body: bytes) -> int:
+    try:
+        return decode(body).dispatch
+    except UsageError:
+        return 0
+
+
+def _numbers(found: Findings, store: Store, link: SyncLink, *, fix: bool) -> None:
+    """Whether the store gives numbers that it has given before."""
+    try:
+        if fix:
+            moved = link.run(store.move_number(found.highest_seen))
+            found.add("numbers", f"dispatch numbers and fences go on from {moved}")
+            return
+        health = link.run(store.health())
+    except RotaError:
+        return  # told before
+    known = max(health.highest, found.highest_seen)
+    told = f"the last one given is {health.number}, the highest seen is {known}"
+    remedy = f"the store was restored from a backup and gives numbers anew: {FIX_FENCE}"
+    found.add("numbers", told, bad=known > health.number, remedy=remedy, state="failed")
