@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
+    import psycopg
     import sqlalchemy as sa
     from rota.sched.app import Call
     from rota.sched.requests import JobRef
@@ -15,14 +16,18 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 
-class BothTransaction(Protocol):
-    """`with` in a sync handler gives a Connection, `async with` in an async one an AsyncConnection."""
+S_co = TypeVar("S_co", covariant=True)
+A_co = TypeVar("A_co", covariant=True)
 
-    def __enter__(self) -> sa.Connection: ...
+
+class BothTransaction(Protocol[S_co, A_co]):
+    """`with` in a sync handler gives a connection, `async with` in an async one its asyncio twin."""
+
+    def __enter__(self) -> S_co: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
-    async def __aenter__(self) -> AsyncConnection: ...
+    async def __aenter__(self) -> A_co: ...
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
@@ -59,8 +64,17 @@ class Context(Protocol):
     def cancelled(self) -> bool:
         """Whether the attempt should stop: it was cancelled, handed back, or is past its deadline."""
 
-    def transaction(self) -> BothTransaction:
-        """Commits the handler's writes and the run's completion together, or neither."""
+    @overload
+    def transaction(self, *, raw: Literal[False] = False) -> BothTransaction[sa.Connection, AsyncConnection]: ...
+    @overload
+    def transaction(
+        self, *, raw: Literal[True]
+    ) -> BothTransaction[psycopg.Connection[Any], psycopg.AsyncConnection[Any]]: ...
+    def transaction(self, *, raw: bool = False) -> Any:
+        """Commits the handler's writes and the run's completion together, or neither.
+
+        Gives a connection of SQLAlchemy, or with `raw` of psycopg. It is not the handler's to commit.
+        """
 
     def result(self, value: Any) -> None:
         """Sets the run's result, a JSON value."""

@@ -78,13 +78,14 @@ class RunContext:
         late = self.deadline is not None and datetime.now(UTC) > self.deadline
         return self._attempt.cancelled or self._attempt.released or late or not self._trust.held
 
-    def transaction(self) -> HandlerTransaction:
+    def transaction(self, *, raw: bool = False) -> Any:
         """`with` in a sync handler gives a sqlalchemy Connection, `async with` in an async one an AsyncConnection.
 
-        Leaving it commits what was written there and the run's completion together, or neither. Raises Superseded,
-        with nothing written, if the run was taken away from this attempt meanwhile.
+        With `raw` they give psycopg's. Leaving it commits what was written there and the run's completion together, or
+        neither. Raises Superseded, with nothing written, if the run was taken away from this attempt meanwhile, and
+        Refused if the handler has committed or rolled back by itself.
         """
-        self._transaction = HandlerTransaction(self._attempt, self._pools)
+        self._transaction = HandlerTransaction(self._attempt, self._pools, raw=raw)
         return self._transaction
 
     def result(self, value: Any) -> None:
@@ -124,9 +125,12 @@ class RunContext:
 class HandlerTransaction:
     """One database transaction of a handler, with the fenced finish as its last statement."""
 
-    def __init__(self, attempt: Attempt, pools: Pools) -> None:
+    def __init__(self, attempt: Attempt, pools: Pools, *, raw: bool) -> None:
         self._attempt = attempt
         self._pools = pools
+        self._raw = raw
+        self._block: Any = None
+        self._root: Any = None
         self.connection: sa.Connection | None = None
         self.aconnection: AsyncConnection | None = None
 
@@ -140,17 +144,36 @@ class HandlerTransaction:
         assert self.aconnection is not None
         return await self._pools.store.adrive(self.aconnection, txn)
 
-    def __enter__(self) -> sa.Connection:
+    def __enter__(self) -> Any:
         self._once()
         self.connection = self._pools.engine.connect()
-        return self.connection
+        self._root = self.connection.begin()
+        if not self._raw:
+            return self.connection
+        driver: Any = self.connection.connection.driver_connection
+        self._block = driver.transaction()  # inside of which psycopg refuses commit and rollback
+        self._block.__enter__()
+        return driver
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         connection = self.connection
         assert connection is not None
         try:
             if error is None:
+                self._check_untouched()
                 self._check(self._pools.store.drive(connection, self._finish()))
+        except BaseException as raised:
+            self._end(connection, raised)
+            raise
+        self._end(connection, error)
+
+    def _end(self, connection: sa.Connection, error: BaseException | None) -> None:
+        try:
+            if self._block is not None:
+                self._block.__exit__(None if error is None else type(error), error, None)
+            if error is None:
                 connection.commit()
                 self._attempt.completed = True
             else:
@@ -159,19 +182,36 @@ class HandlerTransaction:
             self.connection = None
             connection.close()
 
-    async def __aenter__(self) -> AsyncConnection:
+    async def __aenter__(self) -> Any:
         self._once()
         self.aconnection = await self._pools.async_engine.connect()
-        return self.aconnection
+        self._root = await self.aconnection.begin()
+        if not self._raw:
+            return self.aconnection
+        driver: Any = (await self.aconnection.get_raw_connection()).driver_connection
+        self._block = driver.transaction()
+        await self._block.__aenter__()
+        return driver
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         connection = self.aconnection
         assert connection is not None
         try:
             if error is None:
+                self._check_untouched()
                 self._check(await self._pools.store.adrive(connection, self._finish()))
+        except BaseException as raised:
+            await self._aend(connection, raised)
+            raise
+        await self._aend(connection, error)
+
+    async def _aend(self, connection: AsyncConnection, error: BaseException | None) -> None:
+        try:
+            if self._block is not None:
+                await self._block.__aexit__(None if error is None else type(error), error, None)
+            if error is None:
                 await connection.commit()
                 self._attempt.completed = True
             else:
@@ -183,6 +223,13 @@ class HandlerTransaction:
     def _once(self) -> None:
         if self._attempt.completed:
             raise Refused(f"run {self._attempt.job.key} is completed by an earlier transaction: it has room for one")
+
+    def _check_untouched(self) -> None:
+        if not self._root.is_active:
+            raise Refused(
+                f"run {self._attempt.job.key}: its handler has ended the transaction of ctx.transaction() by itself, so its "
+                "writes and the run's completion are not one; leave commit and rollback to the end of the `with`"
+            )
 
     def _finish(self) -> Transaction[set[Any]]:
         value = self._attempt.result

@@ -8,7 +8,7 @@ import signal
 
 import pika
 import pytest
-from app import effect, flaky_effect, slow_effect
+from app import effect, fail, flaky_effect, sleep, slow_effect
 from rota import Client, after, every
 
 from tests.integration.conftest import party_on
@@ -264,13 +264,9 @@ def quick_party(store_url, broker_url, tmp_path):
 def test_whatever_a_zombie_writes_is_refused_and_counted(quick_party):
     """Frozen past its lease with three runs inside, which end elsewhere meanwhile: nothing of it has an effect."""
     party, zombie = quick_party, quick_party.members[1]
-    args = {
-        "slow_effect": {"key": "z", "hold": 2, "pause": 600},
-        "sleep": {"seconds": 2},
-        "fail": {"times": 1, "seconds": 2},
-    }
-    for handler, given in args.items():
-        party.rota("submit", handler, "--args", json.dumps(given))
+    with Client.open(party.store) as client:
+        calls = [slow_effect.call(key="z", hold=4, pause=600), sleep.call(seconds=4), fail.call(times=1, seconds=4)]
+        client.submit_many(calls)
     party.until("the runs to begin", lambda: party.running_on(zombie) == 3)
     zombie.send_signal(signal.SIGSTOP)
     party.start("worker")
