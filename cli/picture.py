@@ -107,7 +107,7 @@ def _totals(view: StatusView) -> list[Text]:
     ended = [f"{name} {n}" for name, n in view.ended.items() if n or name in ALWAYS]
     oldest = view.lag["oldest_running_s"]
     running = [f"oldest running {duration(oldest)}"] if oldest else []
-    refused = sum(view.superseded.values())
+    unusual = {"superseded": sum(view.superseded.values()), "republished": sum(view.republished.values())}
     return [
         _line("jobs", [*jobs, f"oldest due {duration(view.lag['oldest_due_s'])}"]),
         _line(
@@ -115,7 +115,7 @@ def _totals(view: StatusView) -> list[Text]:
         ),
         _line(
             "today",
-            [*ended, f"retries {view.returned.get('retry', 0)}", *([f"superseded {refused}"] if refused else [])],
+            [*ended, f"retries {view.returned.get('retry', 0)}", *(f"{name} {n}" for name, n in unusual.items() if n)],
         ),
     ]
 

@@ -38,13 +38,19 @@ REFUSALS: tuple[Refusal, ...] = ("claim", "begin", "finish", "retry", "transacti
 """What a store refuses of a member that was taken for dead, or of an attempt whose run has gone on without it."""
 
 
+COUNTERS = ("ended", "superseded", "republished")
+"""The counters of a day."""
+REPUBLISHED = ("returned", "nacked", "unknown")
+"""How a publish can end that has to be repeated."""
+
+
 class Stats:
     """Thread-safe. Counters are since the start of the day; what day it is (UTC) the store tells with each heartbeat."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._day: str | None = None
-        self._counters: dict[str, Counter[str]] = {"ended": Counter(), "superseded": Counter()}
+        self._counters: dict[str, Counter[str]] = {name: Counter() for name in COUNTERS}
         self._highest = 0
         self._told: Mapping[str, Any] = {}
         self._values: dict[str, Any] = {}
@@ -65,6 +71,11 @@ class Stats:
         """Writes that came too late: somebody else has the run, or this member was taken for dead."""
         with self._lock:
             self._counters["superseded"][what] += n
+
+    def republished(self, outcome: str) -> None:
+        """A publish was not confirmed: it came back, was refused, or nobody knows."""
+        with self._lock:
+            self._counters["republished"][outcome] += 1
 
     def seen(self, numbers: Iterable[int]) -> bool:
         """Numbers that the store has given just now, to this process; False if it has given higher ones before."""

@@ -192,6 +192,7 @@ class Settler:
         elif job.delivery is not None and job.delivery.epoch != self._consumer.epoch:
             self._deferring -= 1  # its channel is gone: the broker delivers it again
         else:
+            self._stats.republished(outcome.value)
             asyncio.get_running_loop().call_later(1.0, self._send, job, message)
 
     def ack(self, job: Job) -> None:

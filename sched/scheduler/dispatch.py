@@ -142,6 +142,7 @@ class Dispatcher:
             self.unroutable.discard(queue)
             self._progress.set()
             return
+        self._stats.republished(outcome.value)
         if outcome is Publish.RETURNED:
             queue = self.outstanding[number][0]
             self._declared.discard(queue)

@@ -102,8 +102,8 @@ class StatusView:
     """One picture of everything, as `rota status --json` has it.
 
     `ended` counts runs by outcome since the start of the day (UTC), `returned` attempts that ended for now (retry,
-    snooze, release), `superseded` writes that were refused because they came too late, by what they were; all are sums
-    of the members' counters, so what a killed member did after its last heartbeat is missing. `estimated` names the totals that are too large to be counted.
+    snooze, release), `superseded` writes that were refused because they came too late, by what they were, `republished`
+    publishes that were not confirmed and are repeated; all are sums of the members' counters, so what a killed member did after its last heartbeat is missing. `estimated` names the totals that are too large to be counted.
     """
 
     now: str
@@ -118,6 +118,7 @@ class StatusView:
     degraded: list[str]
     returned: dict[str, int] = field(default_factory=dict)
     superseded: dict[str, int] = field(default_factory=dict)
+    republished: dict[str, int] = field(default_factory=dict)
     estimated: list[str] = field(default_factory=list)
 
     def to_json(self) -> Row:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rota.sched.errors import NotFound, Refused
 from rota.sched.ids import PARTITIONS, id_range, short
 from rota.sched.model import OUTCOMES, STATES
-from rota.sched.stats import LAGS, REFUSALS, percentiles
+from rota.sched.stats import COUNTERS, LAGS, REFUSALS, REPUBLISHED, percentiles
 from rota.sched.store.postgres.text import tick
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.views import STALLED_SECONDS, Filter, JobView, Row, StatusView
@@ -226,6 +226,7 @@ class ReadingStatements:
             degraded=_degraded(live, unowned, queues, overdue),
             returned=_sum(members, RETURNS),
             superseded=_sum(members, REFUSALS, "superseded"),
+            republished=_sum(members, REPUBLISHED, "republished"),
             estimated=estimated + ["dead"] * dead.estimated,
         )
 
@@ -274,7 +275,7 @@ def _member(columns: Sequence[Any], today: str) -> _Member:
     names = ("id", "kind", "host", "pid", "version", "state", "started_at", "beat_s", "partitions")
     row = dict(zip(names, columns[:-1], strict=True))
     row["running"] = stats.get("running", 0)
-    for counters in ("ended", "superseded"):
+    for counters in COUNTERS:
         row[counters] = stats.get(counters, {}) if stats.get("day") == today else {}
     return _Member(row, stats)
 
