@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,8 @@ from app import aeffect, broken, careful_effect, effect, flaky_effect, plain
 from rota import Client, after, cron, every
 
 if TYPE_CHECKING:
-    from demo_stack import Members
+    from accounts import Acknowledged
+    from members import Members
     from rota.sched.requests import Submittable
 
 API_BATCHES = 46
@@ -22,43 +22,21 @@ CLI_JOBS = 15
 FLAKY = 100
 PLAIN = 100
 BROKEN = 10
-ZONES = ("Europe/Paris", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Pacific/Apia", "UTC")
+ZONES = {
+    "Europe/Paris": 2, "America/New_York": 3, "Asia/Kolkata": 4, "Australia/Lord_Howe": 5, "Pacific/Apia": 6, "UTC": 10
+}  # fmt: skip
+"""Where, and how many seconds lie between the ticks there."""
 SPREAD = 20.0
 """Seconds over which the submissions are spread."""
-
-
-class Acknowledged:
-    """What submitters were told is stored: job id to the key of the effect it owes. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.effects: dict[str, str] = {}
-        self.plain: dict[str, str] = {}
-        self.broken: dict[str, str] = {}
-        self.schedules: dict[str, str] = {}
-        self.steps: dict[str, float] = {}
-        """Seconds between the ticks of a schedule, by its key."""
-        self.errors: list[str] = []
-
-    def note(self, kind: dict[str, str], ids: list[str], keys: list[str]) -> None:
-        """These were acknowledged."""
-        with self._lock:
-            kind.update(zip(ids, keys, strict=True))
-
-    @property
-    def total(self) -> int:
-        """How many one-off jobs were acknowledged."""
-        with self._lock:
-            return len(self.effects) + len(self.plain) + len(self.broken)
 
 
 def schedules(store: str, acks: Acknowledged) -> None:
     """A dozen schedules, half by cron in several zones, half by intervals. What a killed member delays runs late."""
     with Client.open(store) as client:
-        for n, tz in enumerate(ZONES):
+        for tz, step in ZONES.items():
             key = f"cron-{tz.replace('/', '-')}"
-            acks.steps[key] = n + 2.0
-            when = cron(f"*/{n + 2} * * * * *", tz=tz, misfire="run_all")
+            acks.steps[key] = step
+            when = cron(f"*/{step} * * * * *", tz=tz, misfire="run_all")
             ref = client.submit(effect.call(key=key), when, name=key)
             acks.note(acks.schedules, [ref.id], [key])
         for n in range(6):
