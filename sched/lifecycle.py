@@ -59,6 +59,18 @@ async def until_first(*parts: Coroutine[Any, Any, object]) -> None:
         task.result()
 
 
+async def set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Waits for an event, and whether it came in time.
+
+    Python 3.11's `wait_for` swallows a cancel that comes together with the event: the task would go on for ever.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
 async def every(seconds: float, step: Callable[[], Awaitable[None]]) -> None:
     """Calls `step` now and then after each pause, for ever."""
     while True:

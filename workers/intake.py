@@ -18,7 +18,7 @@ from rota.sched.broker.messages import Delivery, Outgoing
 from rota.sched.broker.topology import PARKED, queue_of
 from rota.sched.errors import Unreachable, UsageError
 from rota.sched.ids import RunKey
-from rota.sched.lifecycle import Backoff
+from rota.sched.lifecycle import Backoff, set_within
 from rota.sched.message import decode
 from rota.workers.attempt import Attempt, Job
 
@@ -121,7 +121,7 @@ class Intake:
         while True:
             if not self.waiting or not self.room():
                 self._wake.clear()
-                await self._pause()
+                await set_within(self._wake, 1.0)
                 continue
             try:
                 await self._round(settler)
@@ -129,12 +129,6 @@ class Intake:
             except Unreachable as error:
                 log.warning("%s deliveries wait for the store: %s", self.waiting, error)
                 await asyncio.sleep(backoff.pause())
-
-    async def _pause(self) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), 1.0)
-        except TimeoutError:
-            return
 
     async def _round(self, settler: Settler) -> None:
         alone = bool(self._alone)

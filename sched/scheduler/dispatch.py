@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from rota.sched.broker.messages import Outgoing, Publish
 from rota.sched.broker.topology import JOBS, work_queue
 from rota.sched.errors import UsageError
+from rota.sched.lifecycle import set_within
 from rota.sched.message import encode
 from rota.sched.scheduler.watermark import Watermark
 
@@ -179,10 +180,7 @@ class Dispatcher:
     async def progress(self, seconds: float) -> None:
         """Waits for a confirm or something to repeat, `seconds` at most."""
         self._progress.clear()
-        try:
-            await asyncio.wait_for(self._progress.wait(), seconds)
-        except TimeoutError:
-            return
+        await set_within(self._progress, seconds)
 
     async def drain(self, seconds: float) -> bool:
         """Waits until all is confirmed, `seconds` at most; whether it is."""

@@ -19,7 +19,7 @@ from rota.sched.broker.rabbitmq import Consumer, Publisher
 from rota.sched.errors import RotaError, Superseded, Unreachable
 from rota.sched.heartbeat import Heartbeat, Trust, now
 from rota.sched.ingest import Ingest
-from rota.sched.lifecycle import Backoff, every, stop_on_signals, until_first
+from rota.sched.lifecycle import Backoff, every, set_within, stop_on_signals, until_first
 from rota.sched.scheduler.collector import Collector
 from rota.sched.scheduler.depths import Depths
 from rota.sched.scheduler.dispatch import Dispatcher
@@ -185,14 +185,8 @@ class Scheduler:
             await self._learn_queues(lanes)
             seconds = await self._link.run(self._store.sleep(member, lanes.walk(), lanes.parts, wakeup.longest))
             if not await dispatcher.round():
-                await self._sleep(seconds)
+                await set_within(self._wake, max(0.001, seconds))
             await self._link.run(self._store.wake(member))
-
-    async def _sleep(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), max(0.001, seconds))
-        except TimeoutError:
-            return
 
     async def _share(self, member: int, lanes: LaneBook) -> None:
         parts = await self._tolerant("partitions", self._link.run(self._store.partitions(member)))
