@@ -7,7 +7,7 @@ SERVICES := $(PYTHON) compose/services.py
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup up down demo test test-rabbitmq4 bench lint view format clean
+.PHONY: help python setup up down demo chaos test test-rabbitmq4 bench lint view format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ down: python ## stop the stack
 demo: setup ## the main job for half a minute through real servers, then a summary
 	@$(SERVICES) run -- $(VENV)/python compose/demo.py
 
+chaos: setup ## everything fails, nothing may be lost (SECONDS=120 JOBS= SEED= FAULTS=kill_worker,cut,...)
+	@$(VENV)/python tests/chaos/run.py $(if $(SECONDS),--seconds $(SECONDS)) $(if $(JOBS),--jobs $(JOBS)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
+
 test: setup ## the whole test suite against real servers (TESTS="..." for pytest's options)
 	@$(SERVICES) run -- $(VENV)/pytest $(TESTS)
 
@@ -43,6 +47,7 @@ lint: setup view ## ruff, mypy and the import contracts
 	@$(VENV)/ruff format --check .
 	@MYPYPATH=.rota/lint:compose $(VENV)/mypy -p rota
 	@MYPYPATH=.rota/lint:compose $(VENV)/mypy compose
+	@MYPYPATH=.rota/lint:compose $(VENV)/mypy tests/chaos/run.py
 	@PYTHONPATH=.rota/lint $(VENV)/lint-imports
 
 # What the package looks like when it is installed: type checkers do not follow the editable install.

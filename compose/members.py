@@ -104,17 +104,15 @@ class Members:
             self.alive.append(member)
             return member
 
-    def kill(self, member: Member) -> None:
-        """Ends one with -9."""
+    def replace(self, member: Member) -> None:
+        """Kills one with -9 and starts another like it, unless it has ended already."""
         with self.lock:
+            if member not in self.alive:
+                return
             self.alive.remove(member)
         member.process.kill()
         member.process.wait()
-
-    def replace(self, member: Member) -> Member:
-        """Kills one with -9 and starts another like it."""
-        self.kill(member)
-        return self.start(member.kind, member.env)
+        self.start(member.kind, member.env)
 
     def stop(self, seconds: float = 40.0) -> dict[int, int]:
         """Drains all, and kills what has not ended after `seconds`; exit codes by process id."""

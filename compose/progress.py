@@ -49,7 +49,7 @@ class Progress:
         """Something happened. From any thread."""
         self._events.append(f"{time.monotonic() - self.begun:6.1f} s  {text}")
         if self._live is None:
-            self.console.print(self._events[-1])
+            self.console.print(self._events[-1], soft_wrap=True)
 
     def show(self, picture: Callable[[], Mapping[str, str]]) -> None:
         """The picture, which is asked for only if it is time again."""
@@ -60,7 +60,7 @@ class Progress:
         values = picture()
         if self._live is None:
             line = "  ".join(f"{name} {value:>5}" for name, value in values.items())
-            self.console.print(f"{now - self.begun:6.1f} s  {line}")
+            self.console.print(f"{now - self.begun:6.1f} s  {line}", soft_wrap=True)
             return
         table = Table.grid(padding=(0, 2))
         table.add_row(f"[bold]{self.title}[/bold]", f"{now - self.begun:.0f} s")

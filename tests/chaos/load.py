@@ -1,0 +1,171 @@
+"""Who submits the plan's jobs: the Python API, and plain AMQP without any code of Rota. Both through the proxies.
+
+A submission whose outcome is unknown is repeated with the same keys until it is answered; what is answered is noted as
+acknowledged, and nothing else is.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import app as demo
+import pika
+from app import aeffect, effect
+from pika.exceptions import AMQPError
+from rota import Client, Submission, Unreachable, after, cron, every
+
+if TYPE_CHECKING:
+    from accounts import Acknowledged
+    from pika.adapters.blocking_connection import BlockingChannel
+    from plan import Batch, Job
+    from world import World
+
+ASK_AGAIN = 5.0
+"""Seconds without an answer after which a command is sent again."""
+CRON = {"Europe/Paris": 2, "Australia/Lord_Howe": 3, "Asia/Kolkata": 5}
+EVERY = (1.0, 1.5, 2.0)
+
+
+def kind_of(acks: Acknowledged, job: Job) -> dict[str, str]:
+    """Where the acknowledgement of a job is noted: by what it owes."""
+    return {"plain": acks.plain, "broken": acks.broken}.get(job.handler, acks.effects)
+
+
+def schedules(store: str, acks: Acknowledged) -> None:
+    """Cron and intervals; some catch up with all ticks that they missed, others skip and have to say so."""
+    submissions: dict[str, tuple[float, Submission]] = {}
+    for n, (tz, step) in enumerate(CRON.items()):
+        key = f"cron-{n}"
+        when = cron(f"*/{step} * * * * *", tz=tz, misfire="run_latest" if n == 0 else "run_all")
+        submissions[key] = (step, Submission(effect.call(key=key), when, name=key))
+    for n, interval in enumerate(EVERY):
+        key = f"every-{n}"
+        when = every(interval, misfire="run_all", overlap="skip" if n == 0 else "allow", catchup_limit=1000)
+        submissions[key] = (interval, Submission(aeffect.call(key=key), when, name=key))
+    with Client.open(store) as client:
+        refs = client.submit_many([each for _, each in submissions.values()])
+    acks.steps = {key: step for key, (step, _) in submissions.items()}
+    acks.note(acks.schedules, [ref.id for ref in refs], list(submissions))
+
+
+class ByApi:
+    """Submits each batch in one call, and again until it is answered."""
+
+    def __init__(self, world: World, acks: Acknowledged) -> None:
+        self._world = world
+        self._acks = acks
+        self._batches: SimpleQueue[Batch] = SimpleQueue()
+        self._busy = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was given to it is answered."""
+        return self._batches.empty() and not self._busy
+
+    def put(self, batch: Batch) -> None:
+        """A batch to submit. From any thread."""
+        self._busy = True
+        self._batches.put(batch)
+
+    def run(self) -> None:
+        """Until the world is stopped."""
+        with Client.open(self._world.store_url) as client:
+            while not self._world.stopping.is_set():
+                self._busy = not self._batches.empty()
+                with suppress(Empty):
+                    self._submit(client, self._batches.get(timeout=0.2))
+
+    def _submit(self, client: Client, batch: Batch) -> None:
+        self._busy = True
+        items = [_submission(job) for job in batch.jobs]
+        while not self._world.stopping.is_set():
+            with suppress(Unreachable):
+                refs = client.submit_many(items)
+                for job, ref in zip(batch.jobs, refs, strict=True):
+                    self._acks.note(kind_of(self._acks, job), [ref.id], [job.key])
+                return
+
+
+def _submission(job: Job) -> Submission:
+    call = getattr(demo, job.handler).call(**job.args)
+    return Submission(call, after(job.after), key=job.key, queue=job.queue)
+
+
+class ByAmqp:
+    """Publishes commands, reads the answers, and asks again what was not answered; over new connections as needed."""
+
+    def __init__(self, world: World, acks: Acknowledged) -> None:
+        self._world = world
+        self._acks = acks
+        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        self._open: dict[str, tuple[Job, float]] = {}
+        """What is not answered yet, by its key, and when it was sent last (monotonic)."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was given to it is answered."""
+        return self._jobs.empty() and not self._open
+
+    def put(self, batch: Batch) -> None:
+        """A batch to submit. From any thread."""
+        for job in batch.jobs:
+            self._jobs.put(job)
+
+    def run(self) -> None:
+        """Until the world is stopped."""
+        while not self._world.stopping.is_set():
+            try:
+                self._speak()
+            except (AMQPError, OSError):
+                self._world.stopping.wait(0.3)
+
+    def _speak(self) -> None:
+        """One connection's life."""
+        connection = pika.BlockingConnection(pika.URLParameters(self._world.broker_url))
+        try:
+            channel = connection.channel()
+            answers = channel.queue_declare("", exclusive=True).method.queue
+            channel.basic_consume(answers, self._answered, auto_ack=True)
+            for key, (job, _) in list(self._open.items()):
+                self._open[key] = (job, 0.0)  # its answer may have gone to the queue of the last connection
+            while not self._world.stopping.is_set():
+                self._send(channel, answers)
+                connection.process_data_events(time_limit=0.1)
+        finally:
+            if connection.is_open:
+                connection.close()
+
+    def _send(self, channel: BlockingChannel, answers: str) -> None:
+        while not self._jobs.empty():
+            job = self._jobs.get()
+            self._open[job.key] = (job, 0.0)
+        now = time.monotonic()
+        for key, (job, sent) in list(self._open.items()):
+            if now - sent > ASK_AGAIN:
+                self._open[key] = (job, now)
+                channel.basic_publish("rota.submit", "job.submit", _command(job), _properties(key, answers))
+
+    def _answered(self, _channel: Any, _method: Any, properties: pika.BasicProperties, body: bytes) -> None:
+        answer = json.loads(body)
+        job, _ = self._open.pop(properties.correlation_id, (None, 0.0))
+        if job is None:
+            return  # the second answer to what was sent twice
+        if answer["ok"]:
+            self._acks.note(kind_of(self._acks, job), [answer["job_id"]], [job.key])
+        else:
+            self._acks.errors.append(f"AMQP: {job.key}: {answer}")
+
+
+def _command(job: Job) -> bytes:
+    when = {"when": {"after": job.after}} if job.after else {}
+    return json.dumps({"handler": job.handler, "args": job.args, "queue": job.queue, **when}).encode()
+
+
+def _properties(key: str, answers: str) -> pika.BasicProperties:
+    return pika.BasicProperties(
+        type="job.submit", app_id="chaos", message_id=key, reply_to=answers, correlation_id=key, delivery_mode=2
+    )

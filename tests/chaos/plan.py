@@ -1,0 +1,155 @@
+"""What a chaos run does, drawn from a seed: the jobs, who submits them and when, and the faults. Pure.
+
+The same seed, seconds, jobs and kinds give the same plan. Jobs and each kind of fault are drawn from streams of their
+own, so leaving a kind out changes nothing else. When things happen still depends on the machine: a fault waits (for a
+bounded time) until it has something in flight to hit.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SHORTEST = 20
+"""Seconds: in less not every kind has its turn."""
+JOBS_PER_SECOND = 20
+QUEUES = ("demo", "other")
+QUEUES_OLD = 9.0
+"""Seconds before the first kill of a broker: RabbitMQ loses what is in a queue that was declared just before it."""
+LEASE = 4.0
+"""Seconds, of every member."""
+
+Lane = Literal["kills", "stalls", "servers", "wire"]
+"""Faults of one lane follow one another, those of different lanes overlap."""
+Sender = Literal["api", "amqp"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault: its lane, how many there are in two minutes, and what is submitted to be hit by each."""
+
+    lane: Lane
+    often: int
+    bait: tuple[str, int]
+    earliest: float = 2.0
+
+
+KINDS = {
+    "kill_worker": Kind("kills", 8, ("careful_effect", 8)),
+    "kill_scheduler": Kind("kills", 8, ("effect", 60)),
+    "deploy": Kind("kills", 2, ("careful_effect", 6)),
+    "freeze_worker": Kind("stalls", 4, ("careful_effect", 8)),
+    "freeze_scheduler": Kind("stalls", 3, ("effect", 60)),
+    "clock": Kind("stalls", 4, ("careful_effect", 6)),
+    "postgres": Kind("servers", 4, ("careful_effect", 6)),
+    "broker": Kind("servers", 3, ("careful_effect", 6), earliest=QUEUES_OLD),
+    "cut": Kind("wire", 16, ("careful_effect", 4)),
+    "duplicate": Kind("wire", 8, ("effect", 30)),
+    "delay": Kind("wire", 6, ("effect", 20)),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A call of the demo app (compose/app.py); `key` names its effect and makes its submission idempotent."""
+
+    key: str
+    handler: str
+    queue: str
+    args: dict[str, Any] = field(default_factory=dict)
+    after: float = 0.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Jobs that one sender submits together, `at` seconds from the start."""
+
+    at: float
+    sender: Sender
+    jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong, not before `at` seconds from the start.
+
+    `pick` (0 to 1) chooses among what there is to hit, `amount` (0 to 1) says how hard; each kind reads it its way.
+    """
+
+    at: float
+    kind: str
+    pick: float
+    amount: float
+    bait: Batch
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All of it, in the order of time."""
+
+    seed: int
+    seconds: float
+    batches: tuple[Batch, ...]
+    faults: tuple[Fault, ...]
+
+    def of(self, lane: Lane) -> list[Fault]:
+        """The faults of one lane."""
+        return [fault for fault in self.faults if KINDS[fault.kind].lane == lane]
+
+
+def draw(seed: int, seconds: float, jobs: int, kinds: tuple[str, ...]) -> Plan:
+    """The plan for a run of `seconds` with about `jobs` one-off jobs beside the baits."""
+    faults = [fault for kind in kinds for fault in _faults(seed, seconds, kind)]
+    return Plan(seed, seconds, _batches(seed, seconds, jobs), tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
+def _faults(seed: int, seconds: float, kind: str) -> list[Fault]:
+    """A kind's faults, one in each of as many equal slices of the time."""
+    rng = random.Random(f"{seed} {kind}")
+    about = KINDS[kind]
+    count = max(1, round(about.often * seconds / 120))
+    slice_ = (seconds - about.earliest) / count
+    return [_fault(rng, kind, n, about.earliest + slice_ * (n + rng.uniform(0.0, 0.8))) for n in range(count)]
+
+
+def _fault(rng: random.Random, kind: str, number: int, at: float) -> Fault:
+    handler, count = KINDS[kind].bait
+    jobs = tuple(_job(rng, f"{kind}-{number}-{n}", handler) for n in range(count))
+    sender: Sender = rng.choice(("api", "amqp"))
+    return Fault(round(at, 3), kind, rng.random(), rng.random(), Batch(at, sender, jobs))
+
+
+HANDLERS = {
+    "effect": 45,
+    "aeffect": 15,
+    "flaky_effect": 12,
+    "careful_effect": 12,
+    "plain": 14,
+    "broken": 2,
+}
+"""Shares of the handlers: at once, async, failing and then not, slow, without a transaction of Rota's, failing always."""
+
+
+def _batches(seed: int, seconds: float, jobs: int) -> tuple[Batch, ...]:
+    rng = random.Random(f"{seed} jobs")
+    batches: list[Batch] = []
+    made = 0
+    while made < jobs:
+        count = min(jobs - made, rng.choice((1, 1, 5, 20, 50)))
+        handlers = rng.choices(list(HANDLERS), list(HANDLERS.values()), k=count)
+        chosen = tuple(_job(rng, f"job-{made + n}", handler) for n, handler in enumerate(handlers))
+        made += count
+        batches.append(Batch(round(rng.uniform(0, seconds), 3), rng.choice(("api", "api", "amqp")), chosen))
+    return tuple(sorted(batches, key=lambda batch: batch.at))
+
+
+def _job(rng: random.Random, key: str, handler: str) -> Job:
+    args: dict[str, Any] = {"key": key}
+    if handler == "flaky_effect":
+        args["times"] = rng.choice((1, 2))
+    elif handler == "careful_effect":
+        args["hold"] = round(rng.uniform(0.5, 2.5), 2)
+    elif handler == "plain":
+        args["hold"] = round(rng.choice((0.0, 0.0, 1.0)) * rng.random(), 2)
+    return Job(key, handler, rng.choice(QUEUES), args, rng.choice((0.0, 0.0, 1.0, 3.0)) * round(rng.random(), 2))
