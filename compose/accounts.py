@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TICKS = "select (extract(epoch from tick) * 1000000)::bigint from demo_effect where job = %s"
 TOLD = """
 select (extract(epoch from scheduled_for) * 1000000)::bigint, (extract(epoch from coalesce(
-  substring(reason from 'ticks from this one to (\\S+) were')::timestamptz, scheduled_for)) * 1000000)::bigint
+  substring(reason from 'from this one to (\\S+) were')::timestamptz, scheduled_for)) * 1000000)::bigint
 from rota.history where job_id = %s and outcome in ('skipped', 'cancelled', 'expired', 'discarded')
 """
 """First and last: one row may tell of many ticks. Times are in microseconds, in which ticks are exact."""

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from plan import Batch, Fault
     from world import World
 
-AIM = 2.5
+AIM = 5.0
 """Seconds to wait for something in flight."""
+TAKE = 2.0
+"""Seconds for messages to come to one who takes them away."""
 PAST = 2.0
 """Seconds over the lease that a member is frozen, and up to as many again."""
 DOWN = 1.5
@@ -207,10 +209,10 @@ class Faults:
 
 
 def _take(channel: BlockingChannel, queue: str, count: int) -> list[tuple[int, bytes]]:
-    """Up to so many messages, what comes within the time to aim."""
+    """Up to so many messages, what comes within `TAKE`."""
     found: list[tuple[int, bytes]] = []
     channel.basic_qos(prefetch_count=count)
-    end = time.monotonic() + AIM
+    end = time.monotonic() + TAKE
     for method, _, body in channel.consume(queue, inactivity_timeout=0.5):
         if method is not None:
             found.append((method.delivery_tag, body))

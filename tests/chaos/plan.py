@@ -41,7 +41,7 @@ KINDS = {
     "deploy": Kind("kills", 2, ("careful_effect", 6)),
     "freeze_worker": Kind("stalls", 4, ("careful_effect", 8)),
     "freeze_scheduler": Kind("stalls", 3, ("effect", 60)),
-    "clock": Kind("stalls", 4, ("careful_effect", 6)),
+    "clock": Kind("stalls", 4, ("careful_effect", 24)),
     "postgres": Kind("servers", 4, ("careful_effect", 6)),
     "broker": Kind("servers", 3, ("careful_effect", 6), earliest=QUEUES_OLD),
     "cut": Kind("wire", 16, ("careful_effect", 4)),
