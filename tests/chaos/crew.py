@@ -25,7 +25,7 @@ START = (*["scheduler"] * 2, *["worker"] * 3)
 SETTINGS = {
     "ROTA_LEASE": str(LEASE),
     "ROTA_BEAT": "1",
-    "ROTA_CONCURRENCY": "8",
+    "ROTA_CONCURRENCY": "12",
     "ROTA_QUEUES": " ".join(QUEUES),
 }
 NOT_REACHABLE = 3

@@ -111,7 +111,7 @@ class Faults:
         """Past its lease: it wakes up after others have taken over."""
         seconds = LEASE + PAST * (1 + fault.amount)
         with self.world.crew.reserve(kind, fault.pick) as member:
-            self._aim(hit, where, member.pid)
+            self._aim(hit, where, member.pid, enough=3)
             member.freeze()
             try:
                 self.world.stopping.wait(seconds)

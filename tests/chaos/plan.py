@@ -13,12 +13,15 @@ from typing import Any, Literal
 
 SHORTEST = 20
 """Seconds: in less not every kind has its turn."""
-JOBS_PER_SECOND = 20
+JOBS_PER_SECOND = 12
 QUEUES = ("demo", "other")
 QUEUES_OLD = 9.0
 """Seconds before the first kill of a broker: RabbitMQ loses what is in a queue that was declared just before it."""
 LEASE = 4.0
 """Seconds, of every member."""
+
+HOLD = (0.5, 2.5)
+"""Between how many seconds slow handlers take."""
 
 Lane = Literal["kills", "stalls", "servers", "wire"]
 """Faults of one lane follow one another, those of different lanes overlap."""
@@ -27,11 +30,15 @@ Sender = Literal["api", "amqp"]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault: its lane, how many there are in two minutes, and what is submitted to be hit by each."""
+    """A kind of fault: its lane, how many there are in two minutes, and what is submitted to be hit by each.
+
+    `hold` is between how many seconds the bait's handlers take, where they are slow ones.
+    """
 
     lane: Lane
     often: int
     bait: tuple[str, int]
+    hold: tuple[float, float] = HOLD
     earliest: float = 2.0
 
 
@@ -39,11 +46,12 @@ KINDS = {
     "kill_worker": Kind("kills", 8, ("careful_effect", 8)),
     "kill_scheduler": Kind("kills", 8, ("effect", 60)),
     "deploy": Kind("kills", 2, ("careful_effect", 6)),
-    "freeze_worker": Kind("stalls", 4, ("careful_effect", 8)),
+    # Slow enough for a second attempt to be under way when the frozen one wakes up and tries to write.
+    "freeze_worker": Kind("stalls", 4, ("careful_effect", 12), hold=(3.0, 5.0)),
     "freeze_scheduler": Kind("stalls", 3, ("effect", 60)),
     "clock": Kind("stalls", 4, ("careful_effect", 24)),
     "postgres": Kind("servers", 4, ("careful_effect", 6)),
-    "broker": Kind("servers", 3, ("careful_effect", 6), earliest=QUEUES_OLD),
+    "broker": Kind("servers", 2, ("careful_effect", 6), earliest=QUEUES_OLD),
     "cut": Kind("wire", 16, ("careful_effect", 4)),
     "duplicate": Kind("wire", 8, ("effect", 30)),
     "delay": Kind("wire", 6, ("effect", 20)),
@@ -115,16 +123,16 @@ def _faults(seed: int, seconds: float, kind: str) -> list[Fault]:
 
 def _fault(rng: random.Random, kind: str, number: int, at: float) -> Fault:
     handler, count = KINDS[kind].bait
-    jobs = tuple(_job(rng, f"{kind}-{number}-{n}", handler) for n in range(count))
+    jobs = tuple(_job(rng, f"{kind}-{number}-{n}", handler, KINDS[kind].hold) for n in range(count))
     sender: Sender = rng.choice(("api", "amqp"))
     return Fault(round(at, 3), kind, rng.random(), rng.random(), Batch(at, sender, jobs))
 
 
 HANDLERS = {
-    "effect": 45,
+    "effect": 49,
     "aeffect": 15,
     "flaky_effect": 12,
-    "careful_effect": 12,
+    "careful_effect": 8,
     "plain": 14,
     "broken": 2,
 }
@@ -144,12 +152,12 @@ def _batches(seed: int, seconds: float, jobs: int) -> tuple[Batch, ...]:
     return tuple(sorted(batches, key=lambda batch: batch.at))
 
 
-def _job(rng: random.Random, key: str, handler: str) -> Job:
+def _job(rng: random.Random, key: str, handler: str, hold: tuple[float, float] = HOLD) -> Job:
     args: dict[str, Any] = {"key": key}
     if handler == "flaky_effect":
         args["times"] = rng.choice((1, 2))
     elif handler == "careful_effect":
-        args["hold"] = round(rng.uniform(0.5, 2.5), 2)
+        args["hold"] = round(rng.uniform(*hold), 2)
     elif handler == "plain":
         args["hold"] = round(rng.choice((0.0, 0.0, 1.0)) * rng.random(), 2)
     return Job(key, handler, rng.choice(QUEUES), args, rng.choice((0.0, 0.0, 1.0, 3.0)) * round(rng.random(), 2))

@@ -1,4 +1,4 @@
-"""Chaos that anyone can start: `make chaos SECONDS=120 JOBS=2400 SEED=7 FAULTS=broker,cut` (all optional).
+"""Chaos that anyone can start: `make chaos SECONDS=120 JOBS=1500 SEED=7 FAULTS=broker,cut` (all optional).
 
 Jobs of every sort are submitted all the while, and processes, servers, connections, messages and clocks fail as the seed
 says (plan.py). Then everything is let alone until nothing is owed, and what was acknowledged is looked for among the

@@ -40,7 +40,7 @@ def test_half_a_minute_of_chaos_loses_nothing_and_does_nothing_twice(chaos):
     figures = json.loads(told.splitlines()[-1])
     assert (figures["lost"], figures["duplicate_effects"], figures["bad_exits"]) == (0, 0, 0)
     assert figures["seed"] == SEED
-    assert figures["effects"] >= figures["submitted"] > 600
+    assert figures["effects"] >= figures["submitted"] > 300
     assert figures["ticks"] > 50
     assert set(figures["faults"]) >= set(KINDS) - {"clock"}  # which needs a library
     assert sum(kind["in_flight"] for kind in figures["faults"].values()) >= len(KINDS)
