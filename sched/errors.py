@@ -6,6 +6,7 @@ RotaError
 │   ├── NotFound          no such job, run, queue or handler
 │   ├── Conflict          the same idempotency key or name with another request
 │   └── Superseded        a fenced write by an attempt that was taken away
+├── StoreFault            the store answers and refuses a statement for a reason that nobody foresaw (exit 1)
 └── Unreachable           the store or the broker cannot be reached, or is not set up (exit 3)
     └── NotMigrated       the store's schema is missing or older than this version of Rota
 
@@ -52,6 +53,12 @@ class Superseded(Refused):
     """A fenced write came from an attempt that the ledger has taken away; nothing was written."""
 
     code = "superseded"
+
+
+class StoreFault(RotaError):
+    """The store refused a statement for a reason of its own: it would refuse it again. Nothing was written."""
+
+    code = "store_fault"
 
 
 class Unreachable(RotaError):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.sched.broker.rabbitmq import Consumer, Publisher
 from rota.sched.broker.topology import work_queue
-from rota.sched.errors import Superseded, Unreachable
+from rota.sched.errors import RotaError, Superseded, Unreachable
 from rota.sched.heartbeat import Heartbeat, Trust, now
 from rota.sched.lifecycle import Backoff, every, stop_on_signals, until_first
 from rota.sched.stats import Stats
@@ -67,6 +67,11 @@ def run_worker(settings: Settings, app: App) -> int:
     return code
 
 
+async def _end_of(task: asyncio.Task[None]) -> None:
+    """Waits for a task that somebody else ends; raises what it raises."""
+    await asyncio.shield(task)
+
+
 class Worker:
     """The process. `run` is its whole life."""
 
@@ -100,8 +105,8 @@ class Worker:
             except Superseded as error:
                 self._stats.superseded("begin")
                 log.warning("%s; joining under a new id", error)
-            except Unreachable as error:
-                log.warning("no membership: %s", error)
+            except RotaError as error:
+                log.warning("membership ends: %s", error)
             if time.monotonic() - began > self._settings.lease:
                 backoff.reset()
             if not stop.is_set():
@@ -180,6 +185,7 @@ class Worker:
                 stop.wait(),
                 lost.wait(),
                 intake.run(settler),
+                _end_of(settling),
                 every(settings.beat, lambda: self._compare(member)),
                 every(10.0, self._guard),
             )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rota.sched.broker.messages import Outgoing, Publish
 from rota.sched.broker.topology import MAX_DELAY, delay_route
-from rota.sched.errors import Unreachable, UsageError
+from rota.sched.errors import RotaError, Unreachable, UsageError
 from rota.sched.lifecycle import Backoff
 from rota.sched.store.values import End, Return
 
@@ -87,7 +87,7 @@ class Settler:
                 batch, self._outbox = self._outbox[:_FLUSH], self._outbox[_FLUSH:]
                 self._flushing = True
                 try:
-                    await self.flush(batch)
+                    await self._flush_or_split(batch)
                     backoff.reset()
                 except Unreachable as error:
                     # Some of it may be written: a repeated write finds no row, and the look that follows tells.
@@ -98,6 +98,22 @@ class Settler:
                     await asyncio.sleep(backoff.pause())
                 finally:
                     self._flushing = False
+
+    async def _flush_or_split(self, batch: Sequence[tuple[Attempt, Verdict]]) -> None:
+        """Writes a batch; what the store refuses to hold harms nothing beside it, and its run ends all the same."""
+        try:
+            await self.flush(batch)
+        except Unreachable:
+            raise
+        except RotaError as error:
+            if len(batch) > 1:
+                for each in batch:
+                    await self._flush_or_split([each])
+                return
+            ((attempt, verdict),) = batch
+            log.error("run %s: the store does not take its end: %s", attempt.job.key, error)  # noqa: TRY400 - it says all
+            told = f"what the handler gave cannot be stored: {error}"
+            await self.flush([(attempt, verdict._replace(reason=told, result=None, error=None))])
 
     async def flush(self, batch: Sequence[tuple[Attempt, Verdict]]) -> None:
         """Writes one batch and settles its messages. Raises Unreachable before anything is settled by it."""

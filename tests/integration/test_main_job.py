@@ -8,7 +8,7 @@ import signal
 
 import pika
 import pytest
-from app import effect, fail, flaky_effect, sleep, slow_effect
+from app import echo, effect, fail, flaky_effect, sleep, slow_effect
 from rota import Client, after, every
 
 from tests.integration.conftest import party_on
@@ -298,3 +298,20 @@ def test_a_run_whose_message_is_gone_is_found_and_executed(store_url, broker_url
         connection.close()
         party.start("worker")
         party.until("the effect", lambda: party.effects("gone") == 1)
+
+
+def test_an_end_that_the_store_does_not_take_harms_nothing_beside_it(party):
+    """For a reason that nobody foresaw: the run ends all the same, without what could not be stored."""
+    party.db.execute(
+        "create function refuse() returns trigger language plpgsql as"
+        " $$ begin raise exception 'no results of % here', new.handler; end $$;"
+        "create trigger refuse before insert on rota.history for each row"
+        " when (new.result is not null and new.handler = 'echo') execute function refuse()"
+    )
+    with Client.open(party.store) as client:
+        client.submit_many([effect.call(key=f"n{n}") for n in range(20)] + [echo.call(value=1)])
+    party.until("all ends", lambda: party.value("select count(*) from rota.history") == 21)
+    assert party.value("select count(*) from demo_effect") == 20
+    (reason,) = party.db.execute("select reason from rota.history where handler = 'echo'").fetchone()
+    assert "cannot be stored" in reason
+    assert "no results of echo here" in reason

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg import errors, sql
-from rota.sched.errors import NotMigrated, RotaError, Unreachable, UsageError
+from rota.sched.errors import NotMigrated, RotaError, StoreFault, Unreachable, UsageError
 from rota.sched.store.postgres.duties import make_days
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ _PIN = (
     "; set local enable_bitmapscan = off; set local jit = off"
 )
 _LOST = (psycopg.OperationalError, psycopg.InterfaceError, OSError, TimeoutError)
+_PASSING = {"08", "25", "40", "53", "55", "57", "58"}
+"""Classes of SQLSTATE that pass: lost connections, a standby, lack of resources, shutdowns, timeouts."""
 
 
 def begin_text(txn: Transaction[Any]) -> sql.SQL:
@@ -68,11 +70,12 @@ def translate(error: Exception) -> RotaError:
         return Unreachable(f"the store refuses: {_first_line(error)}; check ROTA_STORE")
     if isinstance(error, errors.InsufficientPrivilege):
         return Unreachable(f"the store's user may not do this: {_first_line(error)}")
-    if isinstance(error, _LOST):
-        return Unreachable(f"the store cannot be reached: {_first_line(error)}; is Postgres up, is ROTA_STORE right?")
     if isinstance(error, psycopg.DataError):
         return UsageError(f"the store refuses a value: {_first_line(error)}")
-    return Unreachable(f"the store failed: {type(error).__name__}: {_first_line(error)}")
+    state = getattr(error, "sqlstate", None)
+    if state is not None and state[:2] not in _PASSING:
+        return StoreFault(f"the store refuses: {type(error).__name__}: {_first_line(error)}; see its log")
+    return Unreachable(f"the store cannot be reached: {_first_line(error)}; is Postgres up, is ROTA_STORE right?")
 
 
 def _first_line(error: Exception) -> str:
