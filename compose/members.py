@@ -73,8 +73,8 @@ class Members:
         }
         self.alive: list[Member] = []
         self.lock = threading.Lock()
-        self._log = log
-        self._log.mkdir(parents=True, exist_ok=True)
+        self.log = log
+        self.log.mkdir(parents=True, exist_ok=True)
         self._count = 0
         self._closed = False
 
@@ -96,7 +96,7 @@ class Members:
                 raise SystemExit("no members are started any more")
             self._count += 1
             own = dict(env or {})
-            with (self._log / f"{kind}-{self._count}.log").open("wb") as log:
+            with (self.log / f"{kind}-{self._count}.log").open("wb") as log:
                 process = subprocess.Popen(
                     [ROTA, kind], env={**self.env, **own}, stdout=log, stderr=log, start_new_session=True
                 )

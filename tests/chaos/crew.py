@@ -6,6 +6,7 @@ does the crew. Any other end that was not asked for is a failure of the run.
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from contextlib import contextmanager
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from members import Members
 from plan import LEASE, QUEUES
+from servers import process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from members import Member
@@ -34,6 +36,8 @@ DRAIN = 45.0
 """Seconds for a drain; a member's own patience is 30."""
 UP = 30.0
 """Seconds for members to join, with servers going down meanwhile."""
+PID = ".pid"
+"""Files of that kind among the logs are named by a member's pid and say which process that is."""
 LIVE = "select pid from rota.member where state = 'live'"
 
 
@@ -56,6 +60,12 @@ class Crew(Members):
             self.start(kind, first.pop(kind, {}))
         self._watch.start()
         return self.up()
+
+    def start(self, kind: str, env: Mapping[str, str] | None = None) -> Member:
+        """One more member, noted for those who clean up after us."""
+        member = super().start(kind, env)
+        (self.log / f"{member.pid}{PID}").write_text(process.started_at(member.pid) or "", encoding="ascii")
+        return member
 
     def up(self) -> bool:
         """Waits until every process is a live member; a signal before that would end it without a drain."""
@@ -124,3 +134,9 @@ class Crew(Members):
                 if member.process.returncode != NOT_REACHABLE:
                     self.bad_exits.append((member.kind, member.pid, member.process.returncode))
                 self.start(member.kind, member.env)
+
+
+def end_left_over(log: Path) -> None:
+    """Ends the members of a crew that nobody looks after any more, by its folder of logs."""
+    for file in log.glob(f"*{PID}"):
+        process.end(int(file.stem), file.read_text(encoding="ascii"), ((signal.SIGKILL, 5.0),))

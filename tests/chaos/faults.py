@@ -154,6 +154,14 @@ class Faults:
         self.world.broker_up.set()
         hit.what = "killed the broker and brought it back"
 
+    def _cluster(self, fault: Fault, hit: Hit) -> None:
+        node = self.world.nodes[1 + int(fault.pick * (len(self.world.nodes) - 1))]
+        self._aim(hit, RUNNING)
+        node.crash()
+        self.world.stopping.wait(fault.amount * DOWN)
+        node.start()
+        hit.what = f"killed node {node.nodename} of the broker's cluster and brought it back"
+
     # What is between them.
 
     def _cut(self, fault: Fault, hit: Hit) -> None:

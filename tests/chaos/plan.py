@@ -52,10 +52,14 @@ KINDS = {
     "clock": Kind("stalls", 4, ("careful_effect", 24)),
     "postgres": Kind("servers", 4, ("careful_effect", 6)),
     "broker": Kind("servers", 2, ("careful_effect", 6), earliest=QUEUES_OLD),
+    "cluster": Kind("servers", 6, ("careful_effect", 6), earliest=QUEUES_OLD),
     "cut": Kind("wire", 16, ("careful_effect", 4)),
     "duplicate": Kind("wire", 8, ("effect", 30)),
     "delay": Kind("wire", 6, ("effect", 20)),
 }
+
+USUAL = tuple(kind for kind in KINDS if kind != "cluster")
+"""`cluster` has to be asked for: it installs a newer RabbitMQ and makes three nodes of it."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import asyncio
 import socket
 import struct
 import threading
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -50,11 +51,14 @@ class Link:
 
 
 class Proxy:
-    """Listens on a port of 127.0.0.1 and carries everything to `target`, a port there too. A context manager."""
+    """Listens on a port of 127.0.0.1 and carries each connection to one of `targets`, ports there too. A context manager.
 
-    def __init__(self, target: int) -> None:
+    The targets take turns; one that does not answer is passed over.
+    """
+
+    def __init__(self, *targets: int) -> None:
         self.port = 0
-        self._target = target
+        self._targets = deque(targets)
         self._links: list[Link] = []
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -112,11 +116,11 @@ class Proxy:
         await asyncio.sleep(0.1)  # the pumps notice
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            there, back = await asyncio.open_connection("127.0.0.1", self._target)
-        except OSError:
+        streams = await self._connect()
+        if streams is None:
             writer.close()
             return
+        there, back = streams
         link = Link(writer, back)
         self._links.append(link)
         try:
@@ -129,3 +133,10 @@ class Proxy:
             self._links.remove(link)
             for each in (writer, back):
                 each.close()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        for _ in range(len(self._targets)):
+            self._targets.rotate()
+            with suppress(OSError):
+                return await asyncio.open_connection("127.0.0.1", self._targets[0])
+        return None

@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT / "compose"))
 from accounts import Accounts, Acknowledged  # noqa: E402 - found by the line above, as are the others
 from faults import Faults  # noqa: E402
 from load import ByAmqp, ByApi, schedules  # noqa: E402
-from plan import JOBS_PER_SECOND, KINDS, SHORTEST, Plan, draw  # noqa: E402
+from plan import JOBS_PER_SECOND, KINDS, SHORTEST, USUAL, Plan, draw  # noqa: E402
 from progress import Progress  # noqa: E402
 from rota import Client  # noqa: E402
 from servers import signals  # noqa: E402
@@ -255,7 +255,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=120.0, help="how long things go wrong (default 120)")
     parser.add_argument("--jobs", type=int, help=f"one-off jobs beside the baits (default {JOBS_PER_SECOND} a second)")
     parser.add_argument("--seed", type=int, help="draws jobs and faults (default: another each time)")
-    parser.add_argument("--faults", default=",".join(KINDS), help="kinds, separated by commas (default: all)")
+    parser.add_argument("--faults", default=",".join(USUAL), help="kinds, separated by commas")
     options = parser.parse_args()
     if options.seconds < SHORTEST:
         parser.error(f"{options.seconds:g} seconds are too few for all kinds of faults: give at least {SHORTEST}")

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit, urlunsplit
 import clocks
 import psycopg
 from app import prepare
-from crew import Crew
+from cluster import Cluster
+from crew import Crew, end_left_over
 from proxy import Proxy
 from rota.sched.ids import PARTITIONS
 from servers import Missing, NotReady, Postgres, RabbitMQ, signals
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from progress import Progress
 
 FOLDER = Path(__file__).resolve().parents[2] / ".rota" / "chaos"
+RABBITMQ4 = FOLDER.parent / "rabbitmq4"
+"""Where compose/servers installs it."""
 STORE_BACK = 60.0
 """Seconds that a question to the store waits for a Postgres that is being restarted."""
 START = 60.0
@@ -70,7 +73,14 @@ class World:
         self.progress = progress
         self.kinds = kinds
         self.postgres = Postgres(folder / "postgres")
-        self.rabbitmq = RabbitMQ(folder / "rabbitmq")
+        self.rabbitmq: RabbitMQ | Cluster
+        self.nodes: list[RabbitMQ]
+        if "cluster" in kinds:
+            self.rabbitmq = cluster = _cluster(folder)
+            self.nodes = [*cluster.nodes]
+        else:
+            self.rabbitmq = single = RabbitMQ(folder / "rabbitmq")
+            self.nodes = [single]
         self.logs = folder / "log"
         self.kept_logs = FOLDER / f"log-{folder.name}"
         self.keep_logs = False
@@ -86,7 +96,7 @@ class World:
         self.broker_up.set()
         self.database = Database(self.postgres.url)
         self.store_proxy = stack.enter_context(Proxy(self.postgres.port("postgres")))
-        self.broker_proxy = stack.enter_context(Proxy(self.rabbitmq.port("amqp")))
+        self.broker_proxy = stack.enter_context(Proxy(*(node.port("amqp") for node in self.nodes)))
         self.store_url = _through(self.postgres.url, self.store_proxy.port)
         self.broker_url = _through(self.rabbitmq.url, self.broker_proxy.port)
         self.crew = Crew(self.store_url, self.broker_url, self.logs, self.database)
@@ -164,9 +174,15 @@ def _sweep() -> None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            Postgres(lock.parent / "postgres").destroy()
-            RabbitMQ(lock.parent / "rabbitmq").destroy()
-            remove(lock.parent)
+            folder = lock.parent
+            end_left_over(folder / "log")
+            for server in (Postgres(folder / "postgres"), RabbitMQ(folder / "rabbitmq"), _cluster(folder)):
+                server.destroy()
+            remove(folder)
+
+
+def _cluster(folder: Path) -> Cluster:
+    return Cluster(RABBITMQ4, f"chaos-{folder.name}")
 
 
 def _through(url: str, port: int) -> str:
