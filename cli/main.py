@@ -68,9 +68,20 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it so
+    if wanted:
+        from rota.sched.version import VERSION  # noqa: PLC0415
+
+        print(VERSION)  # noqa: T201 - the command line speaks here
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     *,
+    version: Annotated[  # noqa: ARG001 - its callback does it
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", envvar="ROTA_DEBUG", help="Show tracebacks.")] = False,
 ) -> None:
     """Options that stand before the command."""

@@ -195,14 +195,21 @@ def top(
     interval: Annotated[
         str, typer.Option("--interval", metavar="D", help="Time between looks at the store, 0.1 s at least.")
     ] = "1s",
+    *,
+    json: Annotated[
+        bool, typer.Option("--json", help="For scripts: the status as one JSON object a line, until interrupted.")
+    ] = False,
 ) -> None:
     """The status, live. `q` quits."""
-    from rota.cli.top import run_top  # noqa: PLC0415
+    from rota.cli.top import follow, run_top  # noqa: PLC0415
     from rota.sched.durations import seconds  # noqa: PLC0415
 
     pause = max(0.1, seconds(interval, "--interval"))
     settings = common.settings(store=store, broker=broker).need("store")
-    run_top(settings.store, settings.to_json()["broker"], pause)
+    if json:
+        follow(settings.store, pause)
+    else:
+        run_top(settings.store, settings.to_json()["broker"], pause)
 
 
 def config(store: common.Store = None, broker: common.Broker = None, *, json: common.Json = False) -> None:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
+from rota.cli import output
 from rota.cli.output import duration
 from rota.cli.picture import Rates, picture
 from rota.sched.client import Client
-from rota.sched.errors import RotaError, UsageError
+from rota.sched.errors import RotaError, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,6 +95,18 @@ def run_top(store_url: str, broker: str | None, interval: float) -> None:
         while not quits(REFRESH):
             live.update(screen(feed.lines(title, console.height)), refresh=True)
     feed.stop()
+
+
+def follow(store_url: str, interval: float) -> None:
+    """Prints the status as a JSON line every `interval` seconds; while the store is away lines have only `error`."""
+    with Client.open(store_url) as client:
+        while True:
+            try:
+                output.emit(client.run(client.store.status()).to_json())
+            except Unreachable as error:
+                output.emit({"error": str(error)})
+            sys.stdout.flush()
+            time.sleep(interval)
 
 
 def screen(lines: list[Text]) -> Group:

@@ -1,12 +1,15 @@
 """The command line on a real store."""
 
 import json
+import subprocess
 
 import pytest
 from rota.cli.main import app
 from rota.sched.store import open_store
 from rota.sched.store.values import HandlerRow
 from typer.testing import CliRunner
+
+from tests.integration.conftest import ROTA
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 
@@ -95,3 +98,12 @@ def test_a_store_without_schema_exits_3_and_migrate_mends_it(empty_store_url):
     assert (before.exit_code, "rota migrate" in before.output) == (3, True)
     assert [run("migrate").exit_code for _ in range(2)] == [0, 0]
     assert run("status").exit_code == 0
+
+
+def test_top_for_scripts_is_the_status_again_and_again(rota, store_url):
+    command = [ROTA, "top", "--json", "--interval", "0.1", "--store", store_url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as top:
+        lines = [json.loads(top.stdout.readline()) for _ in range(2)]
+        top.kill()
+    assert all({"members", "queues", "degraded"} <= line.keys() for line in lines)
+    assert lines[0]["now"] < lines[1]["now"]

@@ -115,3 +115,8 @@ def test_a_new_day_starts_rates_anew():
     rates.add(view(1, 0.0, succeeded=1000))
     rates.add(view(6, 0.0, succeeded=1))
     assert rates.total() == {}
+
+
+def test_the_version_is_one_word():
+    done = rota("--version")
+    assert (done.exit_code, len(done.output.split())) == (0, 1)
