@@ -117,9 +117,8 @@ class Dispatcher:
             queue = work_queue(d.queue)
             self.outstanding[d.dispatch] = (d.queue, Outgoing(JOBS, queue, encode(d), str(d.dispatch)))
             self._depths.published(d.queue)
-        await self._declare({d.queue for d in runs})
-        for d in runs:
-            self._publish(d.dispatch)
+            self._again.append(d.dispatch)
+        await self._repeat()
 
     def _publish(self, number: int) -> None:
         if (
@@ -156,11 +155,12 @@ class Dispatcher:
             asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._progress.set)
 
     async def _repeat(self) -> None:
-        """Publishes again what came back or has an unknown fate."""
+        """Publishes what was not yet, came back or has an unknown fate. Cancelled, it leaves all that to the next call."""
         if not self._again or not self._publisher.up:
             return
-        numbers, self._again = self._again, []
+        numbers = list(self._again)
         await self._declare({self.outstanding[n][0] for n in numbers if n in self.outstanding})
+        del self._again[: len(numbers)]
         for number in numbers:
             if number in self.outstanding:
                 self._publish(number)
