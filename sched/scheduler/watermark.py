@@ -6,6 +6,7 @@ The watermark is never read off the sequence: numbers commit out of order, and o
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,23 +14,27 @@ if TYPE_CHECKING:
 
 
 class Watermark:
-    """Numbers come in ascending order (one claim at a time) and are confirmed in any."""
+    """Numbers come in ascending order (one claim at a time) and are confirmed in any. The heartbeat's thread reads it."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._open: dict[int, None] = {}
         self._highest = 0
 
     def add(self, numbers: Iterable[int]) -> None:
         """Dispatches that were claimed, ascending, before any of them is published."""
-        for number in numbers:
-            self._open[number] = None
-            self._highest = number
+        with self._lock:
+            for number in numbers:
+                self._open[number] = None
+                self._highest = number
 
     def confirm(self, number: int) -> None:
         """The broker has stored this one."""
-        self._open.pop(number, None)
+        with self._lock:
+            self._open.pop(number, None)
 
     @property
     def value(self) -> int:
         """Everything up to here is confirmed."""
-        return next(iter(self._open)) - 1 if self._open else self._highest
+        with self._lock:
+            return next(iter(self._open)) - 1 if self._open else self._highest

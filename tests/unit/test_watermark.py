@@ -1,5 +1,8 @@
 """The number up to which everything is confirmed."""
 
+import sys
+import threading
+
 from hypothesis import given
 from hypothesis import strategies as st
 from rota.sched.scheduler.watermark import Watermark
@@ -35,3 +38,28 @@ def test_the_mark_stands_below_the_oldest_that_is_not_confirmed():
     mark.confirm(5)
     mark.confirm(12)
     assert mark.value == 12
+
+
+def test_the_mark_can_be_read_while_dispatches_come_and_go():
+    """The heartbeat's thread reads it: a number that is gone by then must neither stop it nor be passed over."""
+    mark, read, over = Watermark(), [], threading.Event()
+
+    def look():
+        while not over.is_set():
+            read.append(mark.value)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for number in range(1, 60_000, 2):
+            mark.add([number, number + 1])
+            mark.confirm(number)
+            mark.confirm(number + 1)
+    finally:
+        over.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert mark.value == 60_000
+    assert read == sorted(read)
