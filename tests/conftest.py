@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import psycopg
 import pytest
+from hypothesis import Phase, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "compose"))
@@ -28,6 +29,10 @@ from servers.management import Management  # noqa: E402
 from servers.services import Urls  # noqa: E402
 
 ASYNC_BOUND = 120.0  # seconds: a coroutine test that takes longer hangs
+
+
+# For runs that only want to know whether there is a failure: `--hypothesis-profile=unshrunk`.
+settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
 
 def pytest_configure() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -30,15 +31,21 @@ class PostgresTestbed:
 
     def __init__(self, url: str) -> None:
         self.store = open_store(url)
-        self.url = url
+        self._connection = psycopg.connect(url, autocommit=True)
+
+    def close(self) -> None:
+        self._connection.close()
 
     def sql(self, text: Any, *params: Any) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            cursor = connection.execute(text, params or None)
-            return list(cursor.fetchall()) if cursor.description else []
+        cursor = self._connection.execute(text, params or None)
+        return list(cursor.fetchall()) if cursor.description else []
+
+    @cached_property
+    def _times(self) -> list[tuple[Any, ...]]:
+        return self.sql(TIMES)
 
     def pass_time(self, seconds: float) -> None:
-        for table, columns in self.sql(TIMES):
+        for table, columns in self._times:
             older = [
                 sql.SQL("{0} = {0} - make_interval(secs => {1})").format(sql.Identifier(c), seconds) for c in columns
             ]
@@ -59,5 +66,5 @@ class PostgresHouse(House):
 
 @pytest.fixture
 def house(store_url: str) -> Iterator[PostgresHouse]:
-    with closing(PostgresHouse(PostgresTestbed(store_url))) as house:
+    with closing(PostgresTestbed(store_url)) as bed, closing(PostgresHouse(bed)) as house:
         yield house
