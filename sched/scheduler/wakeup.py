@@ -1,6 +1,7 @@
 """Hears the store's NOTIFY: something is due earlier than the scheduler expects.
 
-LISTEN does not work behind a pooler in transaction mode; the scheduler then looks more often (`longest`).
+LISTEN does not work behind a pooler in transaction mode (it succeeds, and nothing is ever heard); the scheduler then
+looks more often (`longest`).
 """
 
 from __future__ import annotations
@@ -39,11 +40,15 @@ class Wakeup:
         return HEARD_SECONDS if self.listening else DEAF_SECONDS
 
     async def run(self) -> None:
-        """Listens; connects anew after a loss."""
+        """Listens; connects anew after a loss. Ends where there is nothing to hear."""
         while True:
             link = self._store.async_link("listen")
             try:
-                await self._listen(await link.connection())
+                connection = await link.connection()
+                if link.pooled:
+                    log.info("the store is behind a pooler: no LISTEN, looking every %s s", DEAF_SECONDS)
+                    return
+                await self._listen(connection)
             except (RotaError, psycopg.Error, OSError) as error:
                 log.warning("LISTEN is lost: %s; looking every %s s meanwhile", error, DEAF_SECONDS)
             finally:

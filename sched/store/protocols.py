@@ -69,6 +69,10 @@ class AsyncLink(Protocol):
     async def connection(self) -> psycopg.AsyncConnection[Any]:
         """The open connection, for LISTEN."""
 
+    @property
+    def pooled(self) -> bool:
+        """Whether the open connection is a pooler's, which lends a session for one transaction: nothing is heard."""
+
     async def close(self) -> None:
         """Closes it; the link opens itself again when it is used."""
 

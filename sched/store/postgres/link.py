@@ -60,6 +60,21 @@ def connect_options(purpose: str) -> dict[str, Any]:
     }
 
 
+BACKEND = "select pg_backend_pid()"
+
+
+def pooled(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], backend: int) -> bool:
+    """Whether a pooler stands between: the server's process (the answer to BACKEND) is not the one that greeted us.
+
+    In transaction mode each transaction may get another session: a statement prepared in one is unknown, or another
+    one, in the next. So nothing is prepared on such a connection from then on.
+    """
+    if backend == connection.info.backend_pid:
+        return False
+    connection.prepare_threshold = None
+    return True
+
+
 def translate(error: Exception) -> RotaError:
     """A driver's error as one of ours, with the remedy."""
     if isinstance(error, (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedColumn)):
@@ -103,6 +118,7 @@ class AsyncLink:
         self._purpose = purpose
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._lock = asyncio.Lock()
+        self.pooled = False
 
     async def run(self, txn: Transaction[T]) -> T:
         """Runs one transaction; Unreachable means that its outcome is unknown."""
@@ -140,7 +156,10 @@ class AsyncLink:
         if self._connection is None or self._connection.closed:
             try:
                 self._connection = await psycopg.AsyncConnection.connect(self._url, **connect_options(self._purpose))
+                cursor = await self._connection.execute(BACKEND, prepare=False)
+                self.pooled = pooled(self._connection, (await cursor.fetchall())[0][0])
             except psycopg.Error as error:
+                await self._drop()
                 raise translate(error) from error
         return self._connection
 
@@ -206,7 +225,9 @@ class Link:
         if self._connection is None or self._connection.closed:
             try:
                 self._connection = psycopg.Connection.connect(self._url, **connect_options(self._purpose))
+                pooled(self._connection, self._connection.execute(BACKEND, prepare=False).fetchall()[0][0])
             except psycopg.Error as error:
+                self.close()
                 raise translate(error) from error
         return self._connection
 

@@ -10,7 +10,7 @@ import psycopg
 from rota.sched.errors import UsageError
 from rota.sched.store.postgres.duties import DutyStatements
 from rota.sched.store.postgres.health import HealthStatements
-from rota.sched.store.postgres.link import AsyncLink, Link, connect_options, drive, drive_async
+from rota.sched.store.postgres.link import BACKEND, AsyncLink, Link, connect_options, drive, drive_async, pooled
 from rota.sched.store.postgres.members import MemberStatements
 from rota.sched.store.postgres.reading import ReadingStatements
 from rota.sched.store.postgres.scheduling import SchedulingStatements
@@ -64,13 +64,18 @@ class PostgresStore(
         """A pool of `size` connections for handlers' transactions."""
         import sqlalchemy as sa  # noqa: PLC0415 - only workers' handlers need it, and it takes a quarter of a second
 
-        return sa.create_engine(self._engine_url, **self._pool(purpose, size))
+        engine = sa.create_engine(self._engine_url, **self._pool(purpose, size))
+        sa.event.listen(engine, "connect", _spare_poolers)
+        return engine
 
     def async_engine(self, purpose: str, size: int) -> AsyncEngine:
         """The asyncio twin of `engine`."""
-        from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - as above
+        import sqlalchemy as sa  # noqa: PLC0415 - as above
+        from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
 
-        return create_async_engine(self._engine_url, **self._pool(purpose, size))
+        engine = create_async_engine(self._engine_url, **self._pool(purpose, size))
+        sa.event.listen(engine.sync_engine, "connect", _spare_poolers)
+        return engine
 
     @staticmethod
     def drive(connection: sa.Connection, txn: Transaction[T]) -> T:
@@ -121,3 +126,12 @@ class PostgresStore(
 
     def close(self) -> None:
         """Nothing to close: links and engines belong to who opened them."""
+
+
+def _spare_poolers(connection: Any, _record: object) -> None:
+    """For each new connection of an engine, what a link does for its own."""
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(BACKEND)
+        ((backend,),) = cursor.fetchall()
+    connection.rollback()
+    pooled(getattr(connection, "driver_connection", connection), backend)
