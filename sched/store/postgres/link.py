@@ -37,9 +37,10 @@ _PIN = (
     "; set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off"
     "; set local enable_bitmapscan = off; set local jit = off"
 )
-_LOST = (psycopg.OperationalError, psycopg.InterfaceError, OSError, TimeoutError)
+# A session that may only read is one with a standby, or with a primary of yesterday: another connection finds today's.
+_LOST = (psycopg.OperationalError, psycopg.InterfaceError, errors.ReadOnlySqlTransaction, OSError, TimeoutError)
 _PASSING = {"08", "25", "40", "53", "55", "57", "58"}
-"""Classes of SQLSTATE that pass: lost connections, a standby, lack of resources, shutdowns, timeouts."""
+"""Classes of SQLSTATE that pass: lost connections, standbys, lack of resources, shutdowns, timeouts."""
 
 
 def begin_text(txn: Transaction[Any]) -> sql.SQL:
@@ -90,6 +91,8 @@ def translate(error: Exception) -> RotaError:
     state = getattr(error, "sqlstate", None)
     if state is not None and state[:2] not in _PASSING:
         return StoreFault(f"the store refuses: {type(error).__name__}: {_first_line(error)}; see its log")
+    if isinstance(error, errors.ReadOnlySqlTransaction):
+        return Unreachable(f"the store cannot be written: {_first_line(error)}; does ROTA_STORE lead to a standby?")
     return Unreachable(f"the store cannot be reached: {_first_line(error)}; is Postgres up, is ROTA_STORE right?")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import psycopg
+from psycopg import errors
 from rota.sched.errors import UsageError
 from rota.sched.store.postgres.duties import DutyStatements
 from rota.sched.store.postgres.health import HealthStatements
@@ -66,6 +67,7 @@ class PostgresStore(
 
         engine = sa.create_engine(self._engine_url, **self._pool(purpose, size))
         sa.event.listen(engine, "connect", _spare_poolers)
+        sa.event.listen(engine, "handle_error", _leave_standbys)
         return engine
 
     def async_engine(self, purpose: str, size: int) -> AsyncEngine:
@@ -75,6 +77,7 @@ class PostgresStore(
 
         engine = create_async_engine(self._engine_url, **self._pool(purpose, size))
         sa.event.listen(engine.sync_engine, "connect", _spare_poolers)
+        sa.event.listen(engine.sync_engine, "handle_error", _leave_standbys)
         return engine
 
     @staticmethod
@@ -84,7 +87,11 @@ class PostgresStore(
             connection.begin()
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
-        return drive(driver, txn.steps())
+        try:
+            return drive(driver, txn.steps())
+        except errors.ReadOnlySqlTransaction:
+            connection.invalidate()
+            raise
 
     @staticmethod
     async def adrive(connection: AsyncConnection, txn: Transaction[T]) -> T:
@@ -94,7 +101,11 @@ class PostgresStore(
         raw = await connection.get_raw_connection()
         driver = raw.driver_connection
         assert isinstance(driver, psycopg.AsyncConnection)
-        return await drive_async(driver, txn.steps())
+        try:
+            return await drive_async(driver, txn.steps())
+        except errors.ReadOnlySqlTransaction:
+            await connection.invalidate()
+            raise
 
     @staticmethod
     def _pool(purpose: str, size: int) -> dict[str, Any]:
@@ -135,3 +146,9 @@ def _spare_poolers(connection: Any, _record: object) -> None:
         ((backend,),) = cursor.fetchall()
     connection.rollback()
     pooled(getattr(connection, "driver_connection", connection), backend)
+
+
+def _leave_standbys(context: sa.ExceptionContext) -> None:
+    """A connection that may only read is not put back into its pool, nor are those that were opened before it."""
+    if isinstance(context.original_exception, errors.ReadOnlySqlTransaction):
+        context.is_disconnect = True
