@@ -189,8 +189,9 @@ class Scheduler:
             await self._link.run(self._store.wake(member))
 
     async def _share(self, member: int, lanes: LaneBook) -> None:
-        parts = await self._tolerant("partitions", self._link.run(self._store.partitions(member)))
-        if parts is not None and tuple(parts) != tuple(lanes.parts):
+        # A member that cannot do this may not stay one: nobody would serve the share that the others leave to it.
+        parts = await self._link.run(self._store.partitions(member))
+        if tuple(parts) != tuple(lanes.parts):
             log.info("scheduler %s has %s partitions", member, len(parts))
             lanes.set(parts, self._depths.open)
             self._stats.set("partitions", len(parts))
