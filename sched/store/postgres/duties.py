@@ -1,7 +1,8 @@
 """Work that one scheduler does for all: recovery of what the dead left, and the keeping of history's days.
 
 A duty's row is its lease: who updates it holds its lock until the end of the transaction, everybody else passes by.
-Should the holder die, the lock goes with its connection and the next one takes the duty.
+Should the holder die, the lock goes with its connection and the next one takes the duty. A row that got lost is made
+again, for the next round.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TAKE = """
-with due as materialized (
+with lost as (
+  insert into rota.duty (name) select %(name)s where not exists (select from rota.duty where name = %(name)s)
+  on conflict do nothing
+),
+due as materialized (
   select name, ran_at from rota.duty where name = %(name)s and due_at <= clock_timestamp() for update skip locked
 )
 update rota.duty d set due_at = clock_timestamp() + make_interval(secs => %(every)s), ran_at = clock_timestamp(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from psycopg.types.json import Jsonb
+from rota.sched.ids import PARTITIONS
 from rota.sched.scheduler.shares import rebalance
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import HandlerRow, NewMember
@@ -63,6 +64,12 @@ class MemberStatements:
         """Takes and gives up partitions so that live schedulers have even shares; returns those of the member now."""
         live = yield Query("select id from rota.member where kind = 'scheduler' and state = 'live' order by id")
         rows = yield Query("select part, owner from rota.partition order by part")
+        if len(rows) < PARTITIONS:  # nobody would serve a partition whose row got lost
+            yield Query(
+                "insert into rota.partition (part) select generate_series(0, %s) on conflict do nothing",
+                [PARTITIONS - 1],
+            )
+            rows = yield Query("select part, owner from rota.partition order by part")
         change = rebalance(member, [row[0] for row in live], {row[0]: row[1] for row in rows})
         if change.release:
             yield Query(
