@@ -10,7 +10,7 @@ import time
 
 _PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:@/]*:)[^\s/]+@", re.IGNORECASE)
 _PLAIN = re.compile(r"[^\s\"=]+")
-_DRIVERS = ("pika", "aio_pika", "aiormq", "alembic", "asyncio", "sqlalchemy")
+_DRIVERS = ("aio_pika", "aiormq", "alembic", "asyncio", "sqlalchemy")
 
 
 class LineFormatter(logging.Formatter):
@@ -48,7 +48,7 @@ def _quoted(value: str) -> str:
 
 
 def configure(level: str, *, as_json: bool = False) -> None:
-    """Sets up the root logger; drivers speak from warnings on."""
+    """Sets up the root logger; drivers speak from warnings on, pika only where the broker link lets it."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else LineFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
