@@ -169,7 +169,7 @@ class Dispatcher:
         for queue in queues - self._declared:
             drift = await self._publisher.declare_work_queue(queue)
             if drift:
-                log.warning("queue %s differs from what Rota declares: %s", queue, drift)
+                log.warning("queue %s differs from what Rota declares: %s", queue, drift.reason)
             self._declared.add(queue)
 
     def forget_declared(self) -> None:
