@@ -23,7 +23,7 @@ from hypothesis import Phase, settings
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "compose"))
 
-from servers import Missing, NotReady, Postgres, RabbitMQ, Services  # noqa: E402 - found by the line above
+from servers import Missing, NotReady, PgBouncer, Postgres, RabbitMQ, Services  # noqa: E402 - found by the line above
 from servers.databases import create_database, drop_database  # noqa: E402
 from servers.management import Management  # noqa: E402
 from servers.services import Urls  # noqa: E402
@@ -190,19 +190,26 @@ def broker_url(make_vhost: Callable[[], str]) -> str:
 @pytest.fixture
 def make_postgres(tmp_path: Path) -> Iterator[Callable[..., Postgres]]:
     """Starts PostgreSQL servers that belong to this test; takes the arguments of `Postgres` but the folder."""
-    yield from _own(Postgres, tmp_path)
+    yield from own(Postgres, tmp_path)
 
 
 @pytest.fixture
 def make_rabbitmq(tmp_path: Path) -> Iterator[Callable[..., RabbitMQ]]:
     """Starts RabbitMQ nodes that belong to this test; takes the arguments of `RabbitMQ` but the folder."""
-    yield from _own(RabbitMQ, tmp_path)
+    yield from own(RabbitMQ, tmp_path)
 
 
-def _own(kind: type[Postgres] | type[RabbitMQ], folder: Path) -> Iterator[Callable[..., Any]]:
+@pytest.fixture
+def make_pgbouncer(tmp_path: Path) -> Iterator[Callable[..., PgBouncer]]:
+    """Starts poolers in transaction mode that belong to this test: `make_pgbouncer(store=URL)`."""
+    yield from own(PgBouncer, tmp_path)
+
+
+def own(kind: type[Postgres] | type[RabbitMQ] | type[PgBouncer], folder: Path) -> Iterator[Callable[..., Any]]:
+    """What the fixtures above are made of, for fixtures of another scope."""
     with contextlib.ExitStack() as stack:
 
-        def start(**options: Any) -> Postgres | RabbitMQ:
+        def start(**options: Any) -> Postgres | RabbitMQ | PgBouncer:
             server = kind(folder / secrets.token_hex(4), **options)
             stack.callback(server.destroy)
             try:

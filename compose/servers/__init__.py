@@ -9,8 +9,9 @@ checkout shares.
 """
 
 from servers.errors import Missing, NotReady
+from servers.pgbouncer import PgBouncer
 from servers.postgres import Postgres
 from servers.rabbitmq import RabbitMQ
 from servers.services import Services
 
-__all__ = ["Missing", "NotReady", "Postgres", "RabbitMQ", "Services"]
+__all__ = ["Missing", "NotReady", "PgBouncer", "Postgres", "RabbitMQ", "Services"]

@@ -42,7 +42,8 @@ class Product:
         debian(self.name, [self.package], self.setting)
         if found := self.find():
             return found
-        raise Missing(f"{self.name} is missing: {self.package} is not where it should be: set {self.setting}")
+        remedy = f": set {self.setting}" if self.setting else ""
+        raise Missing(f"{self.name} is missing: {self.package} is not where it should be{remedy}")
 
 
 def postgres_bin() -> Path:
@@ -55,6 +56,27 @@ def rabbitmq_bin() -> Path:
     """The folder with the bare `rabbitmq-server`. Raises `Missing`."""
     setting = "ROTA_TEST_BROKER=amqp://..."
     return Product("RabbitMQ", "rabbitmq-server", setting, ("rabbitmq-server",), _rabbitmq_folders).ensure()
+
+
+def pgbouncer_bin() -> Path:
+    """The folder with `pgbouncer`, which only tests need. Raises `Missing`."""
+    return Product("PgBouncer", "pgbouncer", "", ("pgbouncer",), _pgbouncer_folders).ensure()
+
+
+def faketime_library() -> Path:
+    """What gives a process another clock when it is preloaded; only tests need it. Raises `Missing`."""
+    name = "libfaketime.so.1"
+    return Product("libfaketime", "libfaketime", "", (name,), _faketime_folders).ensure() / name
+
+
+def _pgbouncer_folders() -> Iterator[Path]:
+    yield Path("/usr/sbin")
+    if program := shutil.which("pgbouncer"):
+        yield Path(program).resolve().parent
+
+
+def _faketime_folders() -> Iterator[Path]:
+    yield from Path("/usr/lib").glob("*/faketime")
 
 
 def _postgres_folders() -> Iterator[Path]:

@@ -90,6 +90,13 @@ def credentials(uid: int | None) -> Credentials:
     return {"user": uid, "group": pwd.getpwuid(uid).pw_gid, "extra_groups": []}
 
 
+def user_name(uid: int) -> str:
+    """The name of the user `uid`."""
+    import pwd  # noqa: PLC0415 - as above
+
+    return pwd.getpwuid(uid).pw_name
+
+
 def started_at(pid: int) -> str | None:
     """A mark that tells this process from a later one with the same pid; `None` when it is dead or a zombie."""
     child = _children.get(pid)

@@ -39,14 +39,28 @@ class Party:
             "PYTHONPATH": str(COMPOSE),
         }
         self.members: list[subprocess.Popen[bytes]] = []
+        self._log_paths: dict[int, Path] = {}
         self.db = psycopg.connect(store, autocommit=True)
 
     def start(self, kind: str, *options: str) -> subprocess.Popen[bytes]:
-        log = (self.logs / f"{kind}-{len(self.members)}.log").open("wb")
-        member = subprocess.Popen([ROTA, kind, *options], env=self.env, stdout=log, stderr=log)
-        log.close()
+        path = self.logs / f"{kind}-{len(self.members)}.log"
+        with path.open("wb") as log:
+            member = subprocess.Popen([ROTA, kind, *options], env=self.env, stdout=log, stderr=log)
         self.members.append(member)
+        self._log_paths[member.pid] = path
         return member
+
+    def log_of(self, member: subprocess.Popen[bytes]) -> str:
+        """What a member has logged."""
+        return self._log_paths[member.pid].read_text(errors="replace")
+
+    def freeze(self, member: subprocess.Popen[bytes]) -> None:
+        """The member stands still until its membership is over."""
+        member.send_signal(signal.SIGSTOP)
+        self.until(
+            "its death",
+            lambda: not self.value("select count(*) from rota.member where pid = %s and state = 'live'", member.pid),
+        )
 
     def rota(self, *args: str, code: int = 0) -> str:
         done = subprocess.run([ROTA, *args], env=self.env, capture_output=True, text=True, check=False)
