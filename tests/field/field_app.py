@@ -1,0 +1,118 @@
+"""The handlers of the field cases. An execution enters itself in `field_seen`, and waits and dies as the test says.
+
+A gate is a file in the folder FIELD_GATES: a handler that waits before it goes on when the test has made the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import psycopg
+import sqlalchemy as sa
+from rota import App, Context, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+app = App("field")
+
+TABLES = """
+create table field_seen (key text not null, fence bigint not null, attempt integer not null, idempotency_key text not null,
+  time timestamptz not null default clock_timestamp());
+create table field_effect (key text not null, fence bigint not null);
+create table field_balance (n integer not null);
+insert into field_balance values (0);
+"""
+
+
+def see(ctx: Context, key: str) -> int:
+    """Enters this execution, in a transaction of its own. The how manyth it is of `key`, from 1."""
+    row: Mapping[str, object] = {
+        "key": key,
+        "fence": ctx.fence,
+        "attempt": ctx.attempt,
+        "idempotency_key": ctx.idempotency_key,
+    }
+    with psycopg.connect(os.environ["ROTA_STORE"], autocommit=True) as connection:
+        connection.execute("insert into field_seen values (%(key)s, %(fence)s, %(attempt)s, %(idempotency_key)s)", row)
+        found = connection.execute("select count(*) from field_seen where key = %(key)s", row).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def wait(gate: str) -> None:
+    """Until the test has opened the gate."""
+    while not (Path(os.environ["FIELD_GATES"]) / gate).exists():
+        time.sleep(0.02)
+
+
+def insert(connection: sa.Connection, ctx: Context, key: str) -> None:
+    """One effect."""
+    connection.execute(sa.text("insert into field_effect values (:key, :fence)"), {"key": key, "fence": ctx.fence})
+
+
+def die() -> NoReturn:
+    """What `kill -9` and the kernel out of memory do."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+@app.handler(retry=Retry(attempts=2, base=0.5))
+def held(ctx: Context, key: str, way: str) -> None:
+    """Waits at the gate KEY-N, N being the how manyth execution it is; then ends the way it is told."""
+    gate = f"{key}-{see(ctx, key)}"
+    if way == "transaction":
+        with ctx.transaction() as connection:
+            insert(connection, ctx, key)
+            wait(gate)
+    else:
+        wait(gate)
+        if way == "raise":
+            raise RuntimeError("as told")
+
+
+@app.handler
+def dies(ctx: Context, key: str, when: str) -> None:
+    """One effect. The first execution kills its process at the point that `when` names."""
+    first = see(ctx, key) == 1
+    if first and when == "before the effect":
+        die()
+    with ctx.transaction() as connection:
+        insert(connection, ctx, key)
+        if first and when == "before the commit":
+            die()
+    if first and when == "before the ack":
+        die()
+
+
+@app.handler
+def credit(ctx: Context) -> None:
+    """Adds one, in the transaction that completes the run."""
+    with ctx.transaction() as connection:
+        connection.execute(sa.text("update field_balance set n = n + 1"))
+
+
+@app.handler(retry=Retry(attempts=2, base=0.1))
+def fails(ctx: Context, key: str) -> None:
+    """Is executed and fails."""
+    see(ctx, key)
+    raise RuntimeError("as always")
+
+
+@app.handler(timeout=0.5, retry=Retry(attempts=2, base=0.1))
+async def hangs(ctx: Context, key: str) -> None:
+    """The first execution waits for what never comes, in a coroutine."""
+    if await asyncio.to_thread(see, ctx, key) == 1:
+        await asyncio.Event().wait()
+
+
+@app.handler(timeout=0.5, retry=Retry(attempts=2, base=0.1))
+def hangs_in_a_thread(ctx: Context, key: str) -> None:
+    """The first execution waits for what never comes, in a thread, and never looks at `ctx.cancelled`."""
+    if see(ctx, key) == 1:
+        wait(f"{key}-1")
