@@ -1,0 +1,152 @@
+"""Postgres connections: poolers, failover, commits whose answer was lost."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from app import effect, flaky_effect, plain
+from rota import Client, after
+from rota.sched.store import open_store
+from rota.sched.store.values import End
+
+from tests.field.relay import LostCommits
+from tests.integration.conftest import party_on
+
+
+def test_pgc_01_a_pooler_in_transaction_mode_breaks_nothing(empty_store_url, broker_url, make_pgbouncer, tmp_path):
+    """All through five sessions, each lent for one transaction; a scheduler is killed on the way.
+
+    Without `connection.prepare_threshold = None` in `pooled` (sched/store/postgres/link.py) statements are unknown.
+    """
+    pooler = make_pgbouncer(store=empty_store_url)
+    open_store(pooler.url).migrate()
+    with party_on(empty_store_url, broker_url, tmp_path) as party:
+        party.env["ROTA_STORE"] = pooler.url
+        for kind in ("scheduler", "scheduler", "worker", "worker"):
+            party.start(kind)
+        party.until_working()
+        with Client.open(pooler.url) as client:
+            for n in range(0, 500, 50):
+                client.submit_many([effect.call(key=f"k{n + m}") for m in range(50)])
+            party.members[0].kill()
+            for n in range(20):
+                client.submit(flaky_effect.call(key=f"f{n}", times=1))
+        assert party.status()["degraded"] == []
+        party.until("all to end", lambda: party.value("select count(*) from rota.history") == 520)
+        assert party.value("select count(*) from demo_effect") == 520
+        assert party.value("select count(distinct key) from demo_effect") == 520
+        assert party.value("select max(attempt) from demo_effect where key like 'k%%'") == 1
+        assert "no LISTEN" in party.log_of(party.members[1])
+
+
+COMMITS = {
+    "transaction of a handler": "insert into demo_effect",
+    "submit": "insert into rota.key as k",
+    "claim": "delete from rota.job j using due",
+    "dispatch": "set state = 'waiting', dispatch = nextval",
+    "begin": "set state = 'running', owner",
+    "finish": "from gone where outcome <> 'dead'",
+    "retry": "when x.from_store then",
+}
+"""What marks the transactions of each kind, in the text of their statements."""
+
+
+def test_pgc_06_a_commit_whose_answer_was_lost_has_one_effect(store_url, broker_url, tmp_path):
+    """Without UNDO_REPEATED (submission.py) a job runs twice. Without ADOPT (duties.py), `disown` in `_compare`
+    (workers/service.py), or `self._outbox = batch + self._outbox` or `self.explain(attempt.job, standing)`
+    (workers/settle.py) some run never ends.
+    """
+    with LostCommits(store_url, COMMITS, 2) as relay, party_on(store_url, broker_url, tmp_path) as party:
+        party.env["ROTA_STORE"] = relay.url
+        party.start("scheduler")
+        party.start("worker")
+        party.until_working()
+        with Client.open(relay.url) as client:
+            for n in range(20):
+                client.submit(effect.call(key=f"e{n}"))
+                client.submit(plain.call(key=f"p{n}"))
+                client.submit(flaky_effect.call(key=f"f{n}", times=1))
+        party.until("all to end", lambda: party.value("select count(*) from rota.history") >= 60)
+        assert not +relay.left
+        assert party.value("select count(*) from rota.history") == 60
+        assert party.value("select count(*) from rota.run") + party.value("select count(*) from rota.job") == 0
+        for table, prefixes in (("demo_effect", "ef"), ("demo_plain", "p")):
+            rows = party.db.execute(f"select key, count(*) from {table} group by key").fetchall()
+            assert dict(rows) == {f"{prefix}{n}": 1 for prefix in prefixes for n in range(20)}
+
+
+def test_pgc_03_connections_to_a_store_that_became_read_only_are_not_kept(party):
+    """What a failover does to those who still talk to the old primary: every write is refused, the connection lives.
+
+    Without `errors.ReadOnlySqlTransaction` in `_LOST` (sched/store/postgres/link.py) they are used for ever.
+    """
+    database = party.value("select current_database()")
+    party.db.execute(f"alter database {database} set default_transaction_read_only = on")
+    party.db.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()"
+        " and application_name like 'rota %'"
+    )
+    assert "read-only" in party.rota("submit", "effect", "--args", '{"key": "k"}', code=3)
+    party.until("both to be refused", lambda: all("read-only" in party.log_of(m) for m in party.members))
+    party.db.execute(f"alter database {database} reset default_transaction_read_only")
+    party.rota("submit", "effect", "--args", '{"key": "k"}')
+    party.until("the effect", lambda: party.effects("k") == 1, 30)
+    assert [member.poll() for member in party.members] == [None, None]
+
+
+@pytest.mark.parametrize("who", ["the handler", "the completion"])
+def test_pgc_03_nor_are_those_of_handlers(house, who):
+    """Whoever of the two is refused first.
+
+    Without `context.is_disconnect = True` (sched/store/postgres/store.py) the pool gives out the same one again.
+    """
+    *_, begun = house.started()
+    finish = house.store.finish([End(begun.key, begun.fence, "succeeded")])
+    (database,) = house.sql("select current_database()")[0]
+    house.sql("create table mine (n int)")
+    engine = house.store.engine("handlers", 1)
+
+    def work():
+        with engine.connect() as connection:
+            if who == "the handler":
+                connection.execute(sa.text("insert into mine values (1)"))
+            house.store.drive(connection, finish)
+            connection.commit()
+
+    house.sql(f"alter database {database} set default_transaction_read_only = on")
+    with pytest.raises((sa.exc.DBAPIError, psycopg.Error), match="read-only"):
+        work()
+    with psycopg.connect(house.bed.url, options="-c default_transaction_read_only=off") as admin:
+        admin.execute(f"alter database {database} reset default_transaction_read_only")
+    work()
+    engine.dispose()
+    assert house.outcomes(begun.key.job_id) == ["succeeded"]
+
+
+def test_pgc_04_a_store_that_forgot_its_last_seconds_runs_again_what_it_forgot(party):
+    """As after a failover to a standby that was behind. The broker remembers what the store does not.
+
+    Without `lanes.rewind()` in `_sweep` (sched/scheduler/service.py) nobody looks so far back again.
+    """
+    tables = ("rota.job", "rota.run", "rota.history", "rota.key", "demo_effect")
+    with Client.open(party.store) as client:
+        for n in range(20):
+            client.submit(effect.call(key=f"e{n}"), after(1.5))
+            client.submit(plain.call(key=f"p{n}"), after(1.5))
+        with party.db.transaction():
+            for table in tables:
+                party.db.execute(f"create table kept_{table.replace('.', '_')} as table {table}")
+        assert party.value("select count(*) from kept_rota_job") == 40
+        client.submit(effect.call(key="lost"))
+    party.until("all to end", lambda: party.value("select count(*) from rota.history") == 41)
+    with party.db.transaction():
+        for table in tables:
+            party.db.execute(f"truncate {table}")
+            party.db.execute(f"insert into {table} select * from kept_{table.replace('.', '_')}")
+    party.until("all to end again", lambda: party.value("select count(*) from rota.history") == 40)
+    effects = party.db.execute("select key, count(*) from demo_effect group by key").fetchall()
+    assert dict(effects) == {f"e{n}": 1 for n in range(20)}
+    again = "select count(*), count(distinct (key, job, tick)) from demo_plain"
+    assert party.db.execute(again).fetchone() == (40, 20)
+    assert [member.poll() for member in party.members] == [None, None]
