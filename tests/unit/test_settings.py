@@ -32,8 +32,6 @@ def test_queues_are_a_list_of_names(text):
         ("ROTA_HISTORY_DAYS", "-1"),
         ("ROTA_LEASE", "soon"),
         ("ROTA_BEAT", "0"),
-        ("ROTA_BEAT", "8"),
-        ("ROTA_LEASE", "9"),
         ("ROTA_DRAIN_TIMEOUT", "-1"),
         ("ROTA_LOG_LEVEL", "loud"),
     ],
@@ -41,6 +39,14 @@ def test_queues_are_a_list_of_names(text):
 def test_a_value_that_makes_no_sense_is_refused_with_the_variables_name(name, value):
     with pytest.raises(UsageError, match=name):
         Settings.from_env({name: value})
+
+
+@pytest.mark.parametrize(("lease", "beat"), [("15", "8"), ("15", "7.5"), ("9", "5"), ("3", "3"), ("10", "30")])
+def test_lse_07_a_heart_that_beats_less_than_twice_in_a_lease_is_refused_at_the_start(lease, beat):
+    """By `if not 0 < self.beat < self.lease / 2` in sched/settings.py."""
+    with pytest.raises(UsageError, match="ROTA_BEAT"):
+        Settings.from_env({"ROTA_LEASE": lease, "ROTA_BEAT": beat})
+    assert Settings().beat <= Settings().lease / 3
 
 
 def test_a_queue_that_cannot_be_is_refused():

@@ -1,0 +1,177 @@
+"""Claims, leases, heartbeats and fences of runs."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import closing
+
+import psycopg
+import pytest
+from field_app import hangs, hangs_in_a_thread, held
+from rota import Client
+from rota.sched.store.values import End
+from rota.sched.when import Schedule
+
+from tests.field.relay import Relay
+
+WAYS = ("transaction", "return", "raise")
+LIVE = "select state = 'live' from rota.member where pid = %s order by id desc limit 1"
+
+
+def test_lse_12_a_zombie_that_wakes_up_can_commit_end_and_retry_nothing(field):
+    """Frozen past its lease in three runs, it wakes up while another worker is in the middle of them.
+
+    Without `r.fence = x.xfence` in FINISH (sched/store/postgres/working.py) its transaction ends the other one's run.
+    """
+    field.env["ROTA_BROKER"] += (
+        "?heartbeat=2"  # the broker gives a frozen member's messages to others after two of them
+    )
+    field.start("scheduler")
+    zombie = field.start("worker")
+    field.until_working()
+    with Client.open(field.store) as client:
+        for way in WAYS:
+            client.submit(held.call(key=way, way=way))
+    field.until("all to begin", lambda: all(field.executions(way) for way in WAYS))
+    field.freeze(zombie)
+    heir = field.start("worker")
+    field.until("the other one to be in the middle of them", lambda: all(field.executions(w) == 2 for w in WAYS))
+    for way in WAYS:
+        field.open(f"{way}-1")
+    zombie.send_signal(signal.SIGCONT)
+    field.until("it to join under a new id", lambda: field.value(LIVE, zombie.pid))
+    refused = "was taken from attempt 1"
+    field.until("its commit to be refused", lambda: refused in field.log_of(zombie))
+    assert field.running_on(heir) == 3
+    assert field.value("select count(*) from field_effect") == 0
+    for way in WAYS[:2]:
+        field.open(f"{way}-2")
+    field.until("both to end", lambda: field.value("select count(*) from rota.history") == 2)
+    assert field.value("select count(*) from field_effect") == 1
+    (heirs,) = field.db.execute("select id from rota.member where pid = %s", [heir.pid]).fetchone()
+    ends = field.db.execute("select outcome, attempt, losses, owner, errors from rota.history").fetchall()
+    assert ends == [("succeeded", 1, 1, heirs, None)] * 2
+    assert field.value("select attempt from rota.run where errors is null") == 1
+
+
+def test_lse_03_recovery_whose_holder_dies_in_the_middle_is_taken_by_the_next(house, store_url):
+    """Without `skip locked` in TAKE (sched/store/postgres/duties.py) the others wait for the one that stands still."""
+    scheduler, worker, _, begun = house.started()
+    house.bed.silence(worker)
+    with closing(psycopg.connect(store_url)) as holder:
+        holder.execute("update rota.duty set due_at = clock_timestamp() + interval '1 hour' where name = 'recovery'")
+        assert not house.recover(scheduler).ran
+    while not (done := house.recover(scheduler)).ran:
+        pass  # until the server has seen that the holder is gone
+    assert done.dead_members == [worker]
+    assert house.standing(begun.key).state == "waiting"
+
+
+def test_lse_04_thousands_that_run_under_nobody_are_found_whatever_they_are(house):
+    """Handlers and queues that nobody knows, begun months ago. Without ORPHANS (sched/store/postgres/duties.py) they
+    run for ever: the death of their owners is long past.
+    """
+    scheduler = house.join()
+    house.sql(
+        """insert into rota.run (job_id, scheduled_for, part, state, dispatch, fence, owner, queue, handler, args, due_at,
+          claimed_at, begun_at)
+        select gen_random_uuid(), t, n % 64, 'running', n, n, 10000 + n % 7, 'odd-' || n % 42, 'unknown-' || n % 42, '{}',
+          t, t, t
+        from generate_series(1, 5500) n, (select now() - interval '91 days' as t) x"""
+    )
+    assert [house.recover(scheduler).requeued for _ in range(2)] == [5000, 500]
+    assert house.run(house.store.status()).runs["running"] == 0
+
+
+def test_lse_06_a_run_is_never_too_long_while_its_worker_lives(house):
+    """A month. Without `and not exists (...)` in ORPHANS (sched/store/postgres/duties.py) it is taken away."""
+    scheduler, _, _, begun = house.started()
+    for _ in range(2):
+        house.bed.pass_time(15 * 86400)
+        assert house.recover(scheduler).requeued == 0
+    assert house.run(house.store.finish([End(begun.key, begun.fence, "succeeded")])) == {begun.key}
+
+
+def test_lse_09_a_tick_whose_worker_was_lost_does_not_block_its_schedule(house):
+    """With `overlap` skip a live run is the slot. It is given back by REQUEUE (sched/store/postgres/duties.py), without
+    which every later tick is skipped.
+    """
+    scheduler, lost, worker = house.join(), house.join("worker"), house.join("worker")
+    house.submit(house.job(when=Schedule(every=60, overlap="skip")))
+    house.bed.pass_time(61)
+    house.begin(lost, *house.claim(scheduler).dispatches)
+    house.bed.pass_time(60)
+    assert house.claim(scheduler).dispatches == []
+    house.recover(scheduler)  # the first after a pause judges nobody
+    house.lose(scheduler, lost)
+    (begun,) = house.begin(worker, *house.ready(scheduler))
+    house.run(house.store.finish([End(begun.key, begun.fence, "succeeded")]))
+    house.bed.pass_time(60)
+    assert len(house.claim(scheduler).dispatches) == 1
+
+
+def cut_off(field, relay):
+    """A worker that begins one run, and is then cut off from the store, but not from the broker."""
+    field.start("scheduler")
+    direct = field.env["ROTA_STORE"]
+    field.env["ROTA_STORE"] = relay.url
+    worker = field.start("worker")
+    field.env["ROTA_STORE"] = direct
+    field.until_working()
+    with Client.open(field.store) as client:
+        client.submit(held.call(key="k", way="transaction"))
+    field.until("it to begin", lambda: field.executions("k"))
+    relay.hold()
+    field.until("its death", lambda: not field.value(LIVE, worker.pid))
+    return worker
+
+
+def test_lse_13_a_worker_that_cannot_reach_the_store_loses_its_runs_and_comes_back_as_another(field):
+    """It runs no handler of a run that is not its own: without the fence in FINISH (sched/store/postgres/working.py) its
+    transaction ends the other one's run.
+    """
+    with Relay(field.store) as relay:
+        worker = cut_off(field, relay)
+        field.start("worker")
+        relay.release()
+        field.until("it to join under a new id", lambda: field.value(LIVE, worker.pid))
+        field.until("the second execution", lambda: field.executions("k") == 2)
+        field.open("k-1")
+        field.until("its commit to be refused", lambda: "was taken from attempt 1" in field.log_of(worker))
+        field.open("k-2")
+        field.until("the run to end", lambda: field.value("select count(*) from rota.history") == 1)
+        assert field.value("select count(*) from field_effect") == 1
+
+
+@pytest.mark.xfail(reason="a worker trusts itself until the store tells it that it is dead")
+def test_lse_13_a_worker_that_cannot_renew_its_lease_gives_back_what_it_was_sent(field):
+    """Its broker goes on to send it messages: those that it cannot begin are somebody else's when its lease is over."""
+    with Relay(field.store) as relay:
+        cut_off(field, relay)
+        field.start("worker")
+        with Client.open(field.store) as client:
+            for n in range(6):
+                client.submit(held.call(key=f"new-{n}", way="return"))
+                field.open(f"new-{n}-1")
+        field.until("the new ones to end", lambda: field.value("select count(*) from rota.history") == 6, 6)
+
+
+def test_lse_19_a_coroutine_that_hangs_ends_with_its_timeout(field):
+    """The worker's heart goes on beating. Without `asyncio.timeout` (workers/executor.py) the run hangs with it."""
+    field.start("scheduler")
+    field.start("worker")
+    field.until_working()
+    with Client.open(field.store) as client:
+        client.submit(hangs.call(key="k"))
+    field.until("the second attempt", lambda: field.value("select count(*) from rota.history") == 1)
+    assert field.value("select errors->0->>'type' from rota.history") == "TimeoutError"
+
+
+@pytest.mark.xfail(reason="a thread cannot be stopped, and its run is not taken from it")
+def test_lse_19_a_thread_that_hangs_loses_its_run_with_its_timeout(field):
+    field.start("scheduler")
+    field.start("worker")
+    field.until_working()
+    with Client.open(field.store) as client:
+        client.submit(hangs_in_a_thread.call(key="k"))
+    field.until("the second attempt", lambda: field.executions("k") == 2, 4)
