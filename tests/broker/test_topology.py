@@ -111,6 +111,12 @@ def test_every_queue_is_a_quorum_queue_that_drops_nothing():
             assert queue.arguments["x-overflow"] == "reject-publish"
 
 
+def test_brk_12_no_queue_has_a_single_active_consumer():
+    """It is what some brokers of 4.3 wedge with; `_quorum` (sched/broker/topology.py) is where it would be asked for."""
+    for queue in [*shared_topology().queues, *work_topology("mail").queues]:
+        assert "x-single-active-consumer" not in queue.arguments
+
+
 def test_what_is_bound_is_declared_before():
     shared, work = shared_topology(), work_topology("mail")
     exchanges = {e.name for e in shared.exchanges}

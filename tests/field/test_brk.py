@@ -1,0 +1,265 @@
+"""The broker: connections, confirms, consumers, topology. That no queue has a single active consumer: test_topology.py."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import signal
+import threading
+import time
+import uuid
+from urllib.parse import quote, unquote, urlsplit
+
+import pika
+import pytest
+from app import app, effect, slow_effect
+from rota import Client, every
+from servers import RabbitMQ
+from servers.management import Management
+
+from tests.conftest import own
+from tests.field.relay import Relay
+from tests.integration.conftest import party_on
+
+QUEUE = f"rota.q.{app.name}"
+SCHEDULERS = "select id from rota.member where kind = 'scheduler' and state = 'live' and stats->'degraded' ? %s"
+WORKERS = SCHEDULERS.replace("scheduler", "worker")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    """A broker of these tests' own, to be stopped and starved; each test has a vhost there."""
+    with contextlib.contextmanager(own)(RabbitMQ, tmp_path_factory.mktemp("node")) as make:
+        yield make()
+
+
+@pytest.fixture
+def vhost(node):
+    return Management(node.url, node.management_url).create_vhost(uuid.uuid4().hex)
+
+
+def path(broker_url, queue=QUEUE):
+    return f"/api/queues/{quote(unquote(urlsplit(broker_url).path[1:]), safe='')}/{queue}"
+
+
+def ready(broker_url, queue=QUEUE):
+    with pika.BlockingConnection(pika.URLParameters(broker_url)) as connection:
+        try:
+            return connection.channel().queue_declare(queue, passive=True).method.message_count
+        except pika.exceptions.ChannelClosedByBroker:
+            return None  # there is no such queue
+
+
+class Service(threading.Thread):
+    """A program that submits by AMQP, one job after the other until it is stopped: what is not confirmed it sends again."""
+
+    def __init__(self, broker_url):
+        super().__init__(daemon=True)
+        self.confirmed = 0
+        self.over = threading.Event()
+        self._broker_url = broker_url
+
+    def run(self):
+        while not self.over.is_set():
+            with contextlib.suppress(pika.exceptions.AMQPError, OSError):
+                self._submit()
+
+    def _submit(self):
+        with pika.BlockingConnection(pika.URLParameters(self._broker_url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            while not self.over.wait(0.02):
+                body = {"handler": "effect", "args": {"key": f"amqp-{self.confirmed}"}}
+                properties = pika.BasicProperties(
+                    type="job.submit", app_id="service", message_id=str(self.confirmed), delivery_mode=2
+                )
+                channel.basic_publish(
+                    "rota.submit", "job.submit", json.dumps(body).encode(), properties, mandatory=True
+                )
+                self.confirmed += 1
+
+
+def test_brk_01_brk_06_brk_16_what_was_accepted_while_connections_broke_runs_once(node, vhost, store_url, tmp_path):
+    """Jobs come in by both doors all the time; connections are cut, and the broker itself stops and starts.
+
+    Without `self._later(number)` in `_settled` (sched/scheduler/dispatch.py) what was not confirmed is lost; without
+    `await self._begin(calls, queue)` in `_activate` (sched/broker/consumer.py) nobody consumes after the first cut.
+    """
+    with Relay(vhost) as relay, party_on(store_url, relay.url, tmp_path) as party:
+        party.start("scheduler")
+        party.start("worker")
+        party.until_working()
+        party.until("the entrance", lambda: party.value(f"{READY}") == 2)
+        service = Service(vhost)
+        service.start()
+        with Client.open(party.store) as client:
+            for n in itertools.count():
+                client.submit(effect.call(key=f"store-{n}"))
+                if n in {20, 40, 60, 80}:
+                    relay.cut()
+                if n == 100:
+                    node.ctl("stop_app")
+                    node.ctl("start_app")
+                    client.submit(effect.call(key="probe"))
+                    party.until("the probe", lambda: party.effects("probe"), 30)
+                if n == 120:
+                    break
+                time.sleep(0.02)
+        service.over.set()
+        service.join()
+        expected = {"probe", *(f"store-{m}" for m in range(121)), *(f"amqp-{m}" for m in range(service.confirmed))}
+        party.until("all effects", lambda: party.value("select count(*) from demo_effect") >= len(expected))
+        party.until("all runs to end", lambda: party.value("select count(*) from rota.run") == 0)
+        rows = party.db.execute("select key, count(*) from demo_effect group by key").fetchall()
+        assert set(dict(rows)) - expected <= {f"amqp-{service.confirmed}"}, "it was sent, and no answer came"
+        assert {key: n for key, n in rows if key in expected} == dict.fromkeys(expected, 1)
+        assert not any("Traceback" in party.log_of(member) for member in party.members)
+
+
+READY = "select count(*) from rota.member where state = 'live' and stats->'degraded' = '[]'"
+
+
+def test_brk_03_a_publish_that_no_queue_took_is_repeated_when_the_queue_is_there(party, management):
+    """Without `self._declared.discard(queue)` in `_settled` (sched/scheduler/dispatch.py) it is returned for ever."""
+    party.rota("submit", "effect", "--args", '{"key": "first"}')
+    party.until("the effect", lambda: party.effects("first"))
+    party.members[1].send_signal(signal.SIGTERM)
+    party.members[1].wait(30)
+    broker_url = party.env["ROTA_BROKER"]
+    management.request("DELETE", path(broker_url))
+    with Client.open(party.store) as client:
+        client.submit_many([effect.call(key=f"k{n}") for n in range(10)])
+        party.until("the queue to be there again, with all of them", lambda: ready(broker_url) == 10)
+    party.start("worker")
+    party.until("all effects", lambda: party.value("select count(*) from demo_effect") == 11)
+    assert party.value("select count(distinct key) from demo_effect") == 11
+
+
+def test_brk_04_an_alarm_of_the_broker_makes_ticks_late_and_loses_none(node, vhost, store_url, tmp_path):
+    """Without `self._publisher.blocked` in `_figures` (sched/scheduler/service.py) nobody is told."""
+    with party_on(store_url, vhost, tmp_path) as party:
+        party.start("scheduler")
+        second = party.start("scheduler", "--drain-timeout", "4s")
+        party.start("worker")
+        party.until_working()
+        with Client.open(party.store) as client:
+            for n in range(4):  # over partitions of both
+                client.submit(effect.call(key=f"beat-{n}"), every(1, misfire="run_all"), name=f"beat-{n}")
+            party.until("ticks", lambda: all(party.effects(f"beat-{n}") for n in range(4)))
+            node.ctl("set_vm_memory_high_watermark", "0.0000001")
+            party.until("both to say so", lambda: len(party.db.execute(SCHEDULERS, ["broker_blocked"]).fetchall()) == 2)
+            assert "broker_blocked" in party.status()["degraded"]
+            asked = time.monotonic()
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(30) == 0
+            assert time.monotonic() - asked < 10
+            node.ctl("set_vm_memory_high_watermark", "absolute", "1GB")
+            for n in range(4):
+                client.cancel(f"beat-{n}")
+        party.until("all runs to end", lambda: party.value("select count(*) from rota.run") == 0)
+        for n in range(4):
+            rows = party.db.execute(
+                "select tick from demo_effect where key = %s order by tick", [f"beat-{n}"]
+            ).fetchall()
+            assert {(b - a).total_seconds() for (a,), (b,) in itertools.pairwise(rows)} == {1}
+
+
+def test_brk_07_a_consumer_that_the_broker_cancels_comes_back(party, management):
+    """By a queue that is deleted. Without `add_on_cancel_callback` (sched/broker/consumer.py) nobody consumes any more."""
+    party.rota("submit", "effect", "--args", '{"key": "first"}')
+    party.until("the effect", lambda: party.effects("first"))
+    party.until("its ack", lambda: ready(party.env["ROTA_BROKER"]) == 0)
+    management.request("DELETE", path(party.env["ROTA_BROKER"]))
+    party.rota("submit", "effect", "--args", '{"key": "second"}')
+    party.until("the effect", lambda: party.effects("second"), 30)
+
+
+def test_brk_09_a_worker_that_hears_nothing_of_the_broker_says_so_and_connects_anew(store_url, broker_url, tmp_path):
+    """A half-open connection: nothing passes and nobody is told. A heartbeat of 0, with which this is never noticed, is
+    refused (tests/broker/test_urls.py). Without `heartbeat=address.heartbeat` (sched/broker/connection.py) it says nothing.
+    """
+    with Relay(f"{broker_url}?heartbeat=1") as relay, party_on(store_url, broker_url, tmp_path) as party:
+        party.start("scheduler")
+        party.env["ROTA_BROKER"] = relay.url
+        party.start("worker")
+        party.until_working()
+        party.until("both to be up", lambda: party.value(READY) == 2)
+        relay.hold()
+        party.until("it to say so", lambda: party.value(WORKERS, "broker"), 2 * (1 + 5) + 5)
+        relay.release()
+        party.rota("submit", "effect", "--args", '{"key": "k"}')
+        party.until("the effect", lambda: party.effects("k"), 30)
+
+
+def test_brk_10_a_run_whose_delivery_is_void_ends_once_and_its_second_delivery_is_settled(
+    store_url, broker_url, tmp_path
+):
+    """Without `delivery.epoch != self.epoch` in `ack` (sched/broker/consumer.py) the old tag closes the new channel."""
+    with Relay(broker_url) as relay, party_on(store_url, broker_url, tmp_path) as party:
+        party.start("scheduler")
+        party.env["ROTA_BROKER"] = relay.url
+        worker = party.start("worker")
+        party.until_working()
+        with Client.open(party.store) as client:
+            client.submit(slow_effect.call(key="k", hold=2, pause=60))
+            party.until("it to begin", lambda: party.running_on(worker) == 1)
+            relay.cut()
+            party.until("the effect", lambda: party.effects("k"))
+            client.submit(effect.call(key="next"))
+        party.until("the next one", lambda: party.effects("next"))
+        party.until("nothing to be left", lambda: held(party) == 0 and ready(broker_url) == 0)
+        assert party.value("select count(*) from demo_effect") == 2
+        assert worker.poll() is None
+        assert "PRECONDITION" not in party.log_of(worker)
+
+
+def held(party):
+    return party.value("select (stats->>'held')::int from rota.member where kind = 'worker' and state = 'live'")
+
+
+def test_brk_13_what_cannot_be_published_to_a_queue_without_leader_waits_in_the_store(node, vhost, store_url, tmp_path):
+    """Its member is stopped and started, as those of a cluster that has lost its majority; meanwhile the scheduler that
+    has published to it is killed. Without ADOPT (sched/store/postgres/duties.py) what it published is lost.
+    """
+    name = f"{urlsplit(vhost).path[1:]}_{QUEUE}"
+    server = f"{{'{name}', node()}}"
+    with party_on(store_url, vhost, tmp_path) as party:
+        scheduler, worker = party.start("scheduler"), party.start("worker")
+        party.until_working()
+        with Client.open(party.store) as client:
+            client.submit(effect.call(key="first"))
+            party.until("the effect", lambda: party.effects("first"))
+            node.ctl("eval", f"ra:stop_server(quorum_queues, {server}).")
+            client.submit_many([effect.call(key=f"k{n}") for n in range(50)])
+            party.until("their claim", lambda: party.value("select count(*) from rota.run") == 50)
+            scheduler.kill()
+            scheduler = party.start("scheduler")
+            node.ctl("eval", f"ra:restart_server(quorum_queues, {server}).")
+        party.until("all effects", lambda: party.value("select count(*) from demo_effect") == 51)
+        party.until("all runs to end", lambda: party.value("select count(*) from rota.run") == 0)
+        assert party.value("select count(distinct key) from demo_effect") == 51
+        assert [scheduler.poll(), worker.poll()] == [None, None]
+        assert max(party.log_of(m).count("\n") for m in party.members) < 100, "no hot loop"
+
+
+def test_brk_15_a_queue_with_other_arguments_is_told_with_both_and_used_as_it_is(
+    store_url, broker_url, management, tmp_path
+):
+    """Without `log.warning("queue %s differs ...")` in `_declare` (sched/scheduler/dispatch.py) nobody is told."""
+    management.request("PUT", path(broker_url), {"durable": True, "arguments": {"x-queue-type": "classic"}})
+    management.request(
+        "PUT", path(broker_url, "rota.dead"), {"durable": True, "arguments": {"x-queue-type": "classic"}}
+    )
+    with party_on(store_url, broker_url, tmp_path) as party:
+        scheduler = party.start("scheduler")
+        party.start("worker")
+        party.until_working()
+        party.rota("submit", "effect", "--args", '{"key": "k"}')
+        party.until("the effect", lambda: party.effects("k"))
+        told = [line for line in party.log_of(scheduler).splitlines() if "inequivalent arg 'x-" in line]
+        assert [name for line in told for name in ("rota.dead", QUEUE) if f"for queue '{name}'" in line] == [
+            "rota.dead",
+            QUEUE,
+        ]
+        assert all("received" in line and "but current is" in line for line in told)
