@@ -91,9 +91,9 @@ def translate(error: Exception) -> RotaError:
     state = getattr(error, "sqlstate", None)
     if state is not None and state[:2] not in _PASSING:
         return StoreFault(f"the store refuses: {type(error).__name__}: {_first_line(error)}; see its log")
-    if isinstance(error, errors.ReadOnlySqlTransaction):
-        return Unreachable(f"the store cannot be written: {_first_line(error)}; does ROTA_STORE lead to a standby?")
-    return Unreachable(f"the store cannot be reached: {_first_line(error)}; is Postgres up, is ROTA_STORE right?")
+    standby = isinstance(error, errors.ReadOnlySqlTransaction)
+    hint = "does ROTA_STORE lead to a standby?" if standby else "is Postgres up, is ROTA_STORE right?"
+    return Unreachable(f"the store cannot be {'written' if standby else 'reached'}: {_first_line(error)}; {hint}")
 
 
 def _first_line(error: Exception) -> str:
