@@ -208,8 +208,7 @@ class Intake:
             self._consumer.nack(delivery)
 
     def give_back(self) -> None:
-        """Draining, or taken for dead: what has not begun goes back to its queue."""
-        self.open = False
+        """What has not begun goes back to its queue."""
         for source in (self._inbox, self._alone):
             while source:
                 job = source.popleft()

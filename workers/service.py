@@ -179,11 +179,10 @@ class Worker:
         heart.start()
         settling = asyncio.create_task(settler.run())
         try:
-            for queue in self._queues:
-                await self._consumer.consume(work_queue(queue), self._prefetch, intake.receive)
             await until_first(
                 stop.wait(),
                 lost.wait(),
+                self._consume_while(trust, intake),
                 intake.run(settler),
                 _end_of(settling),
                 every(settings.beat, lambda: self._compare(member)),
@@ -195,6 +194,7 @@ class Worker:
                 log.info("worker %s left", member)
         finally:
             await self._consumer.cancel()
+            intake.open = False
             intake.give_back()
             self._drop(intake, executor)
             # What has ended is still offered to the ledger, which refuses what is not ours any more.
@@ -202,6 +202,21 @@ class Worker:
             settling.cancel()
             await asyncio.gather(settling, return_exceptions=True)
             await asyncio.to_thread(heart.stop)
+
+    async def _consume_while(self, trust: Trust, intake: Intake) -> None:
+        """Takes messages while the lease is held; what has not begun when it is over is somebody else's to begin."""
+        consuming = False
+        while True:
+            if trust.held and not consuming:
+                for queue in self._queues:
+                    await self._consumer.consume(work_queue(queue), self._prefetch, intake.receive)
+                consuming = True
+            elif consuming and not trust.held:
+                log.warning("the lease is over and the store does not answer: %s messages go back", intake.waiting)
+                await self._consumer.cancel()
+                intake.give_back()
+                consuming = False
+            await asyncio.sleep(min(1.0, self._settings.beat / 2))
 
     @property
     def _prefetch(self) -> int:
