@@ -125,8 +125,14 @@ class Faults:
         count = self.world.crew.deploy()
         hit.what = f"drained and replaced all {count} members in {time.monotonic() - begun:.1f} s"
 
-    def _clock(self, fault: Fault, hit: Hit) -> None:
-        kind, where = ("worker", RUNNING_ON) if fault.pick < 0.5 else ("scheduler", WAITING_OF)
+    def _clock_worker(self, fault: Fault, hit: Hit) -> None:
+        self._clock(fault, hit, "worker", RUNNING_ON)
+
+    def _clock_scheduler(self, fault: Fault, hit: Hit) -> None:
+        self._clock(fault, hit, "scheduler", WAITING_OF)
+
+    def _clock(self, fault: Fault, hit: Hit, kind: str, where: str) -> None:
+        """Steps to a wrong time, and back again."""
         step = CLOCKS[int(fault.amount * len(CLOCKS))]
         with self.world.crew.reserve(kind, fault.pick, clocked=True) as member:
             self._aim(hit, where, member.pid)

@@ -49,7 +49,8 @@ KINDS = {
     # Slow enough for a second attempt to be under way when the frozen one wakes up and tries to write.
     "freeze_worker": Kind("stalls", 4, ("careful_effect", 12), hold=(3.0, 5.0)),
     "freeze_scheduler": Kind("stalls", 3, ("effect", 60)),
-    "clock": Kind("stalls", 4, ("careful_effect", 24)),
+    "clock_worker": Kind("stalls", 2, ("careful_effect", 12)),
+    "clock_scheduler": Kind("stalls", 2, ("effect", 60)),
     "postgres": Kind("servers", 4, ("careful_effect", 6)),
     "broker": Kind("servers", 2, ("careful_effect", 6), earliest=QUEUES_OLD),
     "cluster": Kind("servers", 6, ("careful_effect", 6), earliest=QUEUES_OLD),

@@ -113,15 +113,16 @@ class World:
         return bool(self.database.rows(ready, PARTITIONS)[0][0])
 
     def _clocks(self) -> dict[str, dict[str, str]]:
-        if "clock" not in self.kinds:
+        wanted = [kind for kind in ("scheduler", "worker") if f"clock_{kind}" in self.kinds]
+        if not wanted:
             return {}
         try:
             library = clocks.library()
         except Missing as error:
-            self.progress.say(f"no faults of kind clock: {error}")
-            self.kinds = tuple(kind for kind in self.kinds if kind != "clock")
+            self.progress.say(f"no clocks are stepped: {error}")
+            self.kinds = tuple(kind for kind in self.kinds if not kind.startswith("clock_"))
             return {}
-        return {kind: clocks.environment(library, self.logs / f"{kind}.clock") for kind in ("scheduler", "worker")}
+        return {kind: clocks.environment(library, self.logs / f"{kind}.clock") for kind in wanted}
 
     def stale_writes_rejected(self) -> int:
         """Writes of attempts that had lost their run, as the members counted them."""
