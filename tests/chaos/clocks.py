@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from servers.errors import Missing
-from servers.install import debian
+from servers.install import faketime_library
 
 FILE = "FAKETIME_TIMESTAMP_FILE"
 PATHS = (Path(__file__).parent / "clocked", Path(__file__).parents[2] / "compose")
@@ -17,17 +16,8 @@ PATHS = (Path(__file__).parent / "clocked", Path(__file__).parents[2] / "compose
 
 
 def library() -> Path:
-    """Where the library is; installed from Debian if need be. Raises `Missing`."""
-    if found := _found():
-        return found
-    debian("libfaketime", ["faketime"], "")
-    if found := _found():
-        return found
-    raise Missing("libfaketime is missing: it is not where Debian's package `faketime` has it")
-
-
-def _found() -> Path | None:
-    return next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+    """Where the library is, in the build for processes with threads; installed if need be. Raises `Missing`."""
+    return faketime_library().with_name("libfaketimeMT.so.1")
 
 
 def environment(library: Path, file: Path) -> dict[str, str]:

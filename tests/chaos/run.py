@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from faults import Faults  # noqa: E402
 from load import ByAmqp, ByApi, schedules  # noqa: E402
 from plan import JOBS_PER_SECOND, KINDS, SHORTEST, USUAL, Plan, draw  # noqa: E402
 from progress import Progress  # noqa: E402
-from rota import Client  # noqa: E402
+from rota import Client, Unreachable  # noqa: E402
 from servers import signals  # noqa: E402
 from servers.errors import ServerError  # noqa: E402
 from world import World, world  # noqa: E402
@@ -46,16 +47,29 @@ ANSWERED = 60.0
 """Seconds for the submissions that are not answered yet, after the last fault."""
 SETTLE = 120.0
 """Seconds for what is still owed then."""
+SLOW = 30.0
+"""Seconds; a recovery that took longer is told with all that is known of its job."""
 NOTICE = 60.0
 """Seconds for threads to end that are in the middle of a fault."""
 
+TABLES = {
+    "rota.job": "id",
+    "rota.run": "job_id",
+    "rota.dead": "job_id",
+    "rota.history": "job_id",
+    "demo_effect": "job",
+    "demo_plain": "job",
+    "demo_seen": "job",
+}
+"""Where there may be traces of a job, and the column with its id."""
 DEAD = """
 select job_id::text || '@' || to_char(scheduled_for at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), handler, args
 from rota.dead
 """
 RECOVERED = """
-select extract(epoch from min(e.time) - %s)::float8 from unnest(%s::uuid[], %s::timestamptz[]) as r (job, tick)
+select extract(epoch from e.time - %s)::float8, e.job::text from unnest(%s::uuid[], %s::timestamptz[]) as r (job, tick)
 join (select * from demo_effect union all select * from demo_plain) e using (job, tick) where e.time > %s
+order by e.time limit 1
 """
 
 
@@ -70,6 +84,7 @@ class Run:
         self.accounts = Accounts(self.acks, made.database.rows)
         self.senders: dict[str, ByApi | ByAmqp] = {"api": ByApi(made, self.acks), "amqp": ByAmqp(made, self.acks)}
         self.faults = Faults(made, self.submit)
+        self.client = Client.open(made.postgres.url)
         self.threads: list[threading.Thread] = []
 
     def go(self) -> dict[str, Any]:
@@ -82,6 +97,7 @@ class Run:
                 self.world.stopping.set()
                 for thread in self.threads:
                     thread.join(NOTICE)
+                self.client.close()
         self.progress.say("draining the members")
         self.world.crew.finish()
         return self._figures()
@@ -100,7 +116,8 @@ class Run:
         busy = [self._thread(self._feed), *(self._thread(self._lane, lane) for lane in lanes)]
         while any(thread.is_alive() for thread in busy):
             self._show()
-            time.sleep(0.2)
+            self._redrive()
+            time.sleep(0.5)
 
     def _thread(self, target: Callable[..., None], *args: Any) -> threading.Thread:
         def guarded() -> None:
@@ -139,19 +156,19 @@ class Run:
         newer = "select count(distinct job) from (select job from demo_effect order by time offset %s) e where job = any(%s::uuid[])"
         ids = list(self.acks.schedules)
         self._until(lambda: self.accounts.value(newer, last, ids) == len(ids), ANSWERED / 2)
-        with Client.open(self.world.postgres.url) as client:
-            for job in self.acks.schedules:
-                client.cancel(job)
-            self._until(lambda: self._redrive(client) and self.accounts.settled(), SETTLE)
+        for job in self.acks.schedules:
+            self.client.cancel(job)
+        self._until(lambda: self._redrive() and self.accounts.settled(), SETTLE)
 
-    def _redrive(self, client: Client) -> bool:
-        """Everything dead, the broken with a fixed argument; whether nothing was."""
+    def _redrive(self) -> bool:
+        """Everything dead, the broken with a fixed argument; whether nothing was. A store that is away is not waited for."""
         dead = self.world.database.rows(DEAD)
         for run, handler, args in dead:
-            self.accounts.died += 1
-            self.accounts.redriven += len(
-                client.redrive(run, args={**args, "fixed": True} if handler == "broken" else None)
-            )
+            with suppress(Unreachable):
+                fixed = {**args, "fixed": True} if handler == "broken" else None
+                redriven = len(self.client.redrive(run, args=fixed))
+                self.accounts.died += redriven
+                self.accounts.redriven += redriven
         return not dead
 
     def _until(self, done: Callable[[], bool], seconds: float) -> bool:
@@ -176,7 +193,11 @@ class Run:
         }
 
     def _figures(self) -> dict[str, Any]:
-        recovered = sorted(self._recoveries())
+        recovered = self._recoveries()
+        for seconds, job, what in recovered:
+            if seconds > SLOW:
+                self.progress.say(f"it took {seconds:.1f} s to recover from: {what}")
+                self._tell(job)
         hits = Counter(hit.kind for hit in self.faults.hits)
         in_flight = Counter(hit.kind for hit in self.faults.hits if hit.runs)
         return {
@@ -185,42 +206,40 @@ class Run:
             "ticks": self.accounts.ticks(),
             "faults": {kind: {"n": n, "in_flight": in_flight[kind]} for kind, n in sorted(hits.items())},
             "stale_writes_rejected": self.world.stale_writes_rejected(),
-            "recovery_p50_s": round(statistics.median(recovered), 2) if recovered else None,
-            "recovery_max_s": round(recovered[-1], 2) if recovered else None,
+            "recovery_p50_s": round(statistics.median(seconds for seconds, _, _ in recovered), 2)
+            if recovered
+            else None,
+            "recovery_max_s": round(recovered[-1][0], 2) if recovered else None,
             "bad_exits": len(self.world.crew.bad_exits),
         }
 
-    def _recoveries(self) -> list[float]:
+    def _recoveries(self) -> list[tuple[float, str, str]]:
+        """For each fault that had something in flight: the seconds, the job of that first effect, and what it was."""
         found = []
         for hit in self.faults.hits:
             runs = [(job, tick) for job, tick in hit.runs if job not in self.acks.broken]
             if runs:
                 ids, ticks = map(list, zip(*runs, strict=True))
-                found += [
-                    s for (s,) in self.world.database.rows(RECOVERED, hit.at, ids, ticks, hit.at) if s is not None
-                ]
-        return found
+                rows = self.world.database.rows(RECOVERED, hit.at, ids, ticks, hit.at)
+                found += [(seconds, job, hit.what) for seconds, job in rows]
+        return sorted(found)
 
     def explain(self) -> None:
         """Prints what the store knows of everything that is lost or was done twice."""
-        rows = self.world.database.rows
-        twice = rows("select job::text from demo_effect group by job, tick having count(*) > 1")
-        gaps = [job for job in self.acks.schedules if self.accounts.gaps(job)]
-        for job in [*self.accounts.lost_jobs(), *gaps, *(job for (job,) in twice)]:
-            self.progress.console.print(f"[red]job {job}[/red]")
-            for table, key in {
-                "rota.job": "id",
-                "rota.run": "job_id",
-                "rota.dead": "job_id",
-                "rota.history": "job_id",
-                "demo_effect": "job",
-                "demo_plain": "job",
-                "demo_seen": "job",
-            }.items():
-                for (row,) in rows(f"select row_to_json(t) from {table} t where {key} = %s limit 20", job):
-                    self.progress.console.print(f"  {table}: {json.dumps(row)}", markup=False)
-            if job in gaps:
-                self.progress.console.print(f"  no trace of the ticks {self.accounts.gaps(job)[:20]} (us)")
+        twice = self.world.database.rows("select job::text from demo_effect group by job, tick having count(*) > 1")
+        gaps = {job: found for job in self.acks.schedules if (found := self.accounts.gaps(job))}
+        for job in [*self.accounts.lost_jobs(), *(job for (job,) in twice), *gaps]:
+            self._tell(job)
+        for job, found in gaps.items():
+            self.progress.console.print(f"job {job}: no trace of the ticks {found[:20]} (us)", soft_wrap=True)
+
+    def _tell(self, job: str) -> None:
+        self.progress.console.print(f"job {job}")
+        for table, key in TABLES.items():
+            for (row,) in self.world.database.rows(
+                f"select row_to_json(t) from {table} t where {key} = %s limit 20", job
+            ):
+                self.progress.console.print(f"  {table}: {json.dumps(row)}", markup=False, soft_wrap=True)
 
 
 def main() -> int:
@@ -235,16 +254,16 @@ def main() -> int:
             run = Run(made, plan, progress)
             figures = run.go()
             bad = bool(figures["lost"] or figures["duplicate_effects"] or made.crew.bad_exits)
+            made.keep_logs = bad or options.keep_logs
             if bad:
                 run.explain()
-                made.keep_logs = True
     except ServerError as error:
         print(error, file=sys.stderr)
         return 3
     except signals.Interrupted as interrupted:
         return interrupted.status
     progress.summary(figures, [*run.acks.errors, *map(str, made.crew.bad_exits)])
-    if bad:
+    if made.keep_logs:
         progress.console.print(f"logs: {made.kept_logs}")
     print(json.dumps(figures))
     return int(bad)
@@ -256,6 +275,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, help=f"one-off jobs beside the baits (default {JOBS_PER_SECOND} a second)")
     parser.add_argument("--seed", type=int, help="draws jobs and faults (default: another each time)")
     parser.add_argument("--faults", default=",".join(USUAL), help="kinds, separated by commas")
+    parser.add_argument("--keep-logs", action="store_true", help="keep the members' logs in any case")
     options = parser.parse_args()
     if options.seconds < SHORTEST:
         parser.error(f"{options.seconds:g} seconds are too few for all kinds of faults: give at least {SHORTEST}")
