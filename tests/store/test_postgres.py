@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psycopg
+from rota.sched.ids import RunKey
 from rota.sched.store.transaction import Query, transaction
 from rota.sched.store.values import End
 from rota.sched.when import Once, Schedule
@@ -29,6 +30,23 @@ def test_a_member_that_stands_still_inside_its_transaction_does_not_hold_up_reco
         still.execute("select id from rota.member where id = %s for key share", [frozen])
         assert house.recover(scheduler).dead_members == [dead]
     assert house.recover(scheduler).dead_members == [frozen]
+
+
+def test_a_begin_under_way_keeps_its_member_alive_until_it_is_over(house):
+    """Its lock on its own row: a member that is dead when its begin commits would own a run that nobody looks for."""
+    scheduler, worker = house.join(), house.join("worker")
+    house.submit()
+    (d,) = house.claim(scheduler).dispatches
+    house.bed.silence(worker)
+    engine = house.store.engine("test", 1)
+    with engine.connect() as open_:
+        begin = house.store.begin(worker, [(RunKey(d.job_id, d.scheduled_for), d.dispatch, False)])
+        assert len(house.store.drive(open_, begin)) == 1
+        assert house.recover(scheduler).dead_members == []
+        open_.commit()
+    engine.dispose()
+    done = house.recover(scheduler)
+    assert (done.dead_members, done.requeued) == ([worker], 1)
 
 
 def test_a_run_that_a_frozen_worker_is_about_to_end_does_not_hold_up_recovery_of_the_others(house, store_url):

@@ -1,14 +1,76 @@
+"""What a scheduler has claimed stays its own until the broker has confirmed it."""
+
 import asyncio
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
+import pytest
 from rota.sched.broker.messages import Publish
+from rota.sched.errors import Unreachable
+from rota.sched.ids import new_job_id
 from rota.sched.model import Dispatch
 from rota.sched.scheduler.depths import Depths
 from rota.sched.scheduler.dispatch import Dispatcher
 from rota.sched.scheduler.lanes import LaneBook
 from rota.sched.stats import Stats
+from rota.sched.store.values import Claimed
 
-RUN = Dispatch(7, "0199c1d2-7b31-7c0e-8000-000000000000", "2026-11-30T02:00:00.000000Z", "mail", "send", None, "{}")
+from tests.unit.conftest import TICK, AnyStore, ScriptedLink, SilentPublisher
+
+HELD = SimpleNamespace(held=True)
+"""A lease that is not over."""
+
+
+def dispatched(number):
+    return Dispatch(number, new_job_id(), TICK, "mail", "send", None, "{}")
+
+
+def a_dispatcher(link, publisher):
+    lanes = LaneBook()
+    lanes.set([0], ["mail"])
+    return Dispatcher(AnyStore(), link, publisher, 1, HELD, lanes, Depths(), Stats(), batch=10, window=10)
+
+
+async def claimed(*numbers):
+    """A dispatcher that has claimed these, and its publisher."""
+    answers = [Claimed([dispatched(n) for n in given], [], datetime.now(UTC), [], 0) for given in (numbers, (), ())]
+    publisher = SilentPublisher()
+    dispatcher = a_dispatcher(ScriptedLink(claim=lambda *_: answers.pop(0), ready=[]), publisher)
+    await dispatcher.round()
+    return dispatcher, publisher
+
+
+async def test_what_is_not_confirmed_lies_above_the_watermark():
+    dispatcher, publisher = await claimed(5, 6)
+    assert len(publisher.published) == 2
+    assert dispatcher.watermark.value == 4
+    publisher.answer(Publish.CONFIRMED)
+    assert dispatcher.watermark.value == 6
+    assert not dispatcher.outstanding
+
+
+@pytest.mark.parametrize("outcome", [Publish.RETURNED, Publish.NACKED, Publish.UNKNOWN])
+async def test_what_came_back_or_is_unknown_is_not_confirmed_and_is_published_again(outcome):
+    dispatcher, publisher = await claimed(5)
+    publisher.answer(outcome)
+    assert dispatcher.watermark.value == 4
+    assert list(dispatcher.outstanding) == [5]
+    await dispatcher.round()
+    assert [m.message_id for m in publisher.published] == ["5", "5"]
+
+
+async def test_a_claim_without_an_answer_ends_the_pipeline():
+    """The membership ends with it: what it may have claimed is adopted from its id."""
+    dispatcher = a_dispatcher(ScriptedLink(claim=Unreachable("the answer is lost"), ready=[]), SilentPublisher())
+    with pytest.raises(Unreachable):
+        await dispatcher.round()
+
+
+async def test_a_confirm_after_the_end_of_a_membership_is_nobodys():
+    dispatcher, publisher = await claimed(5)
+    dispatcher.close()
+    publisher.answer(Publish.CONFIRMED)
+    assert dispatcher.watermark.value == 4
 
 
 class SlowBroker:
@@ -34,9 +96,8 @@ class SlowBroker:
 async def test_what_was_claimed_and_not_published_when_the_scheduler_is_asked_to_end_goes_out_in_its_drain():
     """Else the drain waited half its time for confirms of what nobody published."""
     broker = SlowBroker()
-    trust = SimpleNamespace(held=True)
-    dispatcher = Dispatcher(None, None, broker, 1, trust, LaneBook(), Depths(), Stats(), batch=500, window=2000)
-    dispatching = asyncio.create_task(dispatcher.dispatch([RUN]))
+    dispatcher = Dispatcher(None, None, broker, 1, HELD, LaneBook(), Depths(), Stats(), batch=500, window=2000)
+    dispatching = asyncio.create_task(dispatcher.dispatch([dispatched(7)]))
     await asyncio.sleep(0)
     dispatching.cancel()
     await asyncio.wait([dispatching])

@@ -11,7 +11,8 @@ A store passes if all of them do. In a test module of its own it says where an e
         yield House(MyTestbed(tmp_path))
 
 `Testbed` says what the suite needs beside the protocols: that time passes, and that a member falls silent, without
-waiting for either. For readable failures a conftest.py calls `pytest.register_assert_rewrite` with this package's name.
+waiting for either. `rota.sched.store.conformance.machine` is apart: it needs hypothesis, and many empty stores. For
+readable failures a conftest.py calls `pytest.register_assert_rewrite` with this package's name.
 """
 
 from rota.sched.store.conformance.house import *

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 EXAMPLES = int(os.environ.get("ROTA_MACHINE_EXAMPLES") or 0)
 SETTINGS = settings(
-    max_examples=EXAMPLES or 100,
+    max_examples=EXAMPLES or 60,
     stateful_step_count=80 if EXAMPLES else 40,
     derandomize=not EXAMPLES,
     print_blob=True,

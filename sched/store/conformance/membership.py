@@ -160,6 +160,62 @@ def test_a_retry_that_does_not_come_back_is_dispatched_anew(house: House) -> Non
     assert second.attempt == 2
 
 
+def test_what_a_scheduler_left_unconfirmed_is_adopted(house: House) -> None:
+    """Nobody died: adoption is a standing sweep."""
+    old, new = house.join(), house.join()
+    house.submit()
+    house.claim(old)
+    house.run(house.store.leave(old))
+    assert house.recover(new).adopted == 1
+    assert len(house.ready(new)) == 1
+
+
+def test_a_run_under_a_new_number_is_adopted_from_the_scheduler_that_gave_it(house: House) -> None:
+    first, worker, _, _ = house.started()
+    second = house.join()
+    house.lose(first, worker)
+    (again,) = house.ready(second)
+    assert house.lose(first, second).adopted == 1
+    (third,) = house.ready(first)
+    assert third.dispatch > again.dispatch
+
+
+def test_what_a_worker_left_running_is_recovered(house: House) -> None:
+    scheduler, worker, _, _ = house.started()
+    house.run(house.store.leave(worker))
+    assert house.recover(scheduler).requeued == 1
+
+
+def test_a_waiting_run_whose_message_is_a_dead_letter_is_dispatched_anew_once(house: House) -> None:
+    scheduler, worker = house.join(), house.join("worker")
+    house.submit()
+    (dispatch,) = house.claim(scheduler).dispatches
+    key = RunKey(dispatch.job_id, dispatch.scheduled_for)
+    assert house.run(house.store.ready_again([(key, dispatch.dispatch)])) == {key}
+    (again,) = house.ready(scheduler)
+    assert house.run(house.store.ready_again([(key, dispatch.dispatch)])) == set()
+    assert house.begin(worker, dispatch) == []
+    assert len(house.begin(worker, again)) == 1
+
+
+def test_a_retry_whose_message_is_a_dead_letter_keeps_its_time_and_is_waiting_then(house: House) -> None:
+    scheduler, worker, dispatch, begun = house.started()
+    house.run(house.store.give_back([Return(begun.key, begun.fence, "retry", 60)]))
+    assert house.run(house.store.ready_again([(begun.key, dispatch.dispatch)])) == {begun.key}
+    assert house.ready(scheduler) == []
+    house.bed.pass_time(61)
+    (again,) = house.ready(scheduler)
+    assert house.standing(begun.key).state == "waiting"
+    assert len(house.begin(worker, again)) == 1
+
+
+def test_a_running_run_is_left_to_recovery_by_the_dead_letter_of_its_message(house: House) -> None:
+    scheduler, worker, dispatch, begun = house.started()
+    assert house.run(house.store.ready_again([(begun.key, dispatch.dispatch)])) == set()
+    house.lose(scheduler, worker)
+    assert len(house.ready(scheduler)) == 1
+
+
 def test_runs_whose_begin_was_not_answered_are_found_and_handed_back(house: House) -> None:
     scheduler, worker, dispatch, begun = house.started()
     owned = house.run(house.store.owned(worker))

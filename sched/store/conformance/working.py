@@ -77,11 +77,42 @@ def test_an_attempt_that_was_taken_away_can_write_nothing(house: House) -> None:
     assert house.run(house.store.finish([End(second.key, second.fence, "succeeded")])) == {second.key}
 
 
+def test_between_its_loss_and_the_next_begin_a_run_is_nobodys(house: House) -> None:
+    scheduler, worker, _, begun = house.started()
+    house.lose(scheduler, worker)
+    assert house.standing(begun.key).fence is None
+    assert house.run(house.store.finish([End(begun.key, begun.fence, "succeeded")])) == set()
+    assert house.run(house.store.give_back([Return(begun.key, begun.fence, "retry", 1, _ERROR)])) == set()
+    assert house.standing(begun.key).state == "waiting"
+
+
+def test_a_return_under_another_fence_writes_nothing(house: House) -> None:
+    *_, begun = house.started()
+    assert house.run(house.store.give_back([Return(begun.key, begun.fence + 1, "retry", 1, _ERROR)])) == set()
+    assert house.standing(begun.key).state == "running"
+
+
+def test_only_recovery_judges_the_dead(house: House) -> None:
+    """A worker that is late keeps its run: nobody else begins it, and what it writes counts."""
+    _, worker, dispatch, begun = house.started()
+    house.bed.silence(worker)
+    assert house.begin(house.join("worker"), dispatch) == []
+    assert house.run(house.store.finish([End(begun.key, begun.fence, "succeeded")])) == {begun.key}
+
+
+def test_what_was_asked_to_stop_is_not_retried(house: House) -> None:
+    *_, begun = house.started()
+    house.run(house.store.cancel(begun.key.job_id, None, running=True, reason="asked to"))
+    assert house.run(house.store.give_back([Return(begun.key, begun.fence, "retry", 1, _ERROR)])) == set()
+    standing = house.standing(begun.key)
+    assert (standing.state, standing.fence, standing.cancel_requested) == ("running", begun.fence, True)
+
+
 def test_a_failed_attempt_is_retried_when_its_time_has_come(house: House) -> None:
     _, worker, dispatch, begun = house.started()
     assert house.run(house.store.give_back([Return(begun.key, begun.fence, "retry", 60, _ERROR)])) == {begun.key}
     standing = house.standing(begun.key)
-    assert standing.state == "retrying"
+    assert (standing.state, standing.fence) == ("retrying", None)
     assert 55 < standing.seconds <= 60
     assert house.begin(worker, dispatch) == []
     house.bed.pass_time(61)

@@ -1,0 +1,122 @@
+"""A message is acknowledged after what it asks for is stored, and never because a write found nothing."""
+
+import asyncio
+
+import pytest
+from rota.sched.broker.messages import Publish
+from rota.sched.errors import Unreachable
+from rota.sched.stats import Stats
+from rota.sched.store.values import Standing
+from rota.workers.attempt import Verdict
+from rota.workers.settle import Settler
+
+from tests.unit.conftest import AnyStore, RecordingConsumer, ScriptedLink, SilentPublisher, a_delivered_attempt
+
+RETRY = Verdict("retry", error="{}", seconds=5.0)
+
+
+class Bench:
+    """A settler around an attempt, and what it did."""
+
+    def __init__(self, **answers):
+        self.attempt = a_delivered_attempt()
+        self.publisher, self.consumer = SilentPublisher(), RecordingConsumer()
+        self.again = []
+        self.link = ScriptedLink(**answers)
+        self.settler = Settler(
+            AnyStore(),
+            self.link,
+            self.publisher,
+            self.consumer,
+            lease=15.0,
+            again=self.again.append,
+            over=lambda _: None,
+            stats=Stats(),
+        )
+
+    async def flush(self, verdict):
+        await self.settler.flush([(self.attempt, verdict)])
+
+    def stands(self, state, **more):
+        """The row that is found by looking."""
+        key = self.attempt.job.key
+        self.link.answers["look"] = {key: Standing(key, state, **{"dispatch": 1, **more})}
+
+    @property
+    def written(self):
+        return {self.attempt.job.key}
+
+
+async def test_an_end_is_acknowledged_when_it_is_written():
+    bench = Bench()
+    bench.link.answers["finish"] = bench.written
+    await bench.flush(Verdict("succeeded"))
+    assert bench.consumer.settled == ["ack"]
+
+
+async def test_nothing_is_settled_while_the_store_is_away():
+    bench = Bench(finish=Unreachable("away"), give_back=Unreachable("away"))
+    for verdict in (Verdict("succeeded"), RETRY):
+        with pytest.raises(Unreachable):
+            await bench.flush(verdict)
+    assert bench.consumer.settled == []
+    assert bench.publisher.published == []
+
+
+async def test_a_retry_is_acknowledged_when_the_ladder_has_its_message():
+    bench = Bench()
+    bench.link.answers["give_back"] = bench.written
+    await bench.flush(RETRY)
+    assert (len(bench.publisher.published), bench.consumer.settled) == (1, [])
+    bench.publisher.answer(Publish.CONFIRMED)
+    assert bench.consumer.settled == ["ack"]
+
+
+@pytest.mark.parametrize("outcome", [Publish.RETURNED, Publish.NACKED, Publish.UNKNOWN])
+async def test_a_deferral_that_is_not_confirmed_is_no_reason_to_acknowledge(outcome):
+    bench = Bench()
+    bench.link.answers["give_back"] = bench.written
+    await bench.flush(RETRY)
+    bench.publisher.answer(outcome)
+    await asyncio.sleep(0)
+    assert bench.consumer.settled == []
+
+
+@pytest.mark.parametrize("state", ["retrying", "running"])
+async def test_a_refused_write_whose_run_lives_under_this_message_is_deferred(state):
+    """The retry was written and its answer lost, say: this message is the only one."""
+    bench = Bench(give_back=set())
+    bench.stands(state, fence=9, seconds=5.0)
+    await bench.flush(RETRY)
+    assert (len(bench.publisher.published), bench.consumer.settled) == (1, [])
+
+
+async def test_a_refused_write_whose_run_waits_is_begun_again():
+    bench = Bench(finish=set())
+    bench.stands("waiting")
+    await bench.flush(Verdict("succeeded"))
+    assert bench.again == [bench.attempt.job]
+    assert bench.consumer.settled == []
+
+
+@pytest.mark.parametrize(("state", "dispatch"), [(None, 0), ("waiting", 7)])
+async def test_a_refused_write_whose_run_ended_or_has_another_message_is_dropped(state, dispatch):
+    bench = Bench(finish=set())
+    bench.stands(state, dispatch=dispatch)
+    await bench.flush(Verdict("succeeded"))
+    assert bench.consumer.settled == ["ack"]
+
+
+async def test_a_failure_of_what_shall_stop_is_written_as_its_cancel():
+    bench = Bench(give_back=set())
+    bench.stands("running", fence=bench.attempt.fence, cancel_requested=True)
+    await bench.flush(RETRY)
+    assert (bench.consumer.settled, bench.publisher.published) == ([], [])
+    assert not bench.settler.idle
+
+
+async def test_the_last_failure_rejects_its_message():
+    bench = Bench()
+    bench.link.answers["finish"] = bench.written
+    await bench.flush(Verdict("dead", reason="no"))
+    assert bench.consumer.settled == ["reject"]
