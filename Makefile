@@ -5,9 +5,13 @@ VENV := .venv/bin
 SERVICES := $(PYTHON) compose/services.py
 # pytest's own options, for example: make test TESTS="tests/unit -k cron"
 TESTS ?=
+# of the model, for example: make model CASES="code-2"
+CASES ?=
+# of the mutations, by name; all of them by default
+MUTANTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup up down demo chaos test test-rabbitmq4 bench lint view format clean
+.PHONY: help python setup up down demo chaos test test-rabbitmq4 model mutants bench lint view format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +42,12 @@ test: setup ## the whole test suite against real servers (TESTS="..." for pytest
 
 test-rabbitmq4: setup ## the tests that touch the broker, against RabbitMQ 4.x
 	@$(SERVICES) run --rabbitmq4 -- $(VENV)/pytest tests/broker tests/integration $(TESTS)
+
+model: python ## walk all orders of the protocol's steps (CASES="..." for other cases, see docs/model)
+	@$(PYTHON) -B docs/model/cases.py $(CASES)
+
+mutants: setup ## break the code in known ways, one after the other: the tests must notice each (MUTANTS="names")
+	@$(SERVICES) run -- $(VENV)/python tests/mutants/run.py $(MUTANTS)
 
 bench: setup ## the measurements of docs and design, as JSON lines
 	@$(SERVICES) run -- $(VENV)/python bench/run.py $(BENCH)

@@ -1,0 +1,421 @@
+"""Known ways to break the product, and the tests that must notice each.
+
+A mutation replaces text that occurs exactly once in its file. Texts are as short as they can be, so that they survive
+changes around them; one that no longer applies fails the run and is to be brought into line.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+DISPATCH = "sched/scheduler/dispatch.py"
+COLLECTOR = "sched/scheduler/collector.py"
+WATERMARK = "sched/scheduler/watermark.py"
+SCHEDULING = "sched/store/postgres/scheduling.py"
+WORKING = "sched/store/postgres/working.py"
+DUTIES = "sched/store/postgres/duties.py"
+MEMBERS = "sched/store/postgres/members.py"
+SUBMISSION = "sched/store/postgres/submission.py"
+SHARED = "sched/store/postgres/text.py"
+SETTLE = "workers/settle.py"
+SERVICE = "workers/service.py"
+CONTEXT = "workers/context.py"
+
+CONFORMANCE = "tests/store/test_conformance.py::"
+POSTGRES = "tests/store/test_postgres.py::"
+MACHINE = "tests/store/test_machine.py"
+HANDLERS = "tests/store/test_context.py::"
+INGEST = "tests/integration/test_ingest.py::"
+UNIT_SETTLE = "tests/unit/test_settle.py::"
+UNIT_DISPATCH = "tests/unit/test_dispatch.py::"
+
+
+class Edit(NamedTuple):
+    """`old` in `file` becomes `new`."""
+
+    file: str
+    old: str
+    new: str
+
+
+class Mutation(NamedTuple):
+    """`rule` is its number in docs/protocol.md, 0 for none of those. One of `tests` must fail."""
+
+    name: str
+    rule: int
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]
+
+
+FINISH_STATE = Edit(WORKING, "= x.xfence and r.state = 'running'\n  returning r.*", "= x.xfence\n  returning r.*")
+RETRY_FENCE = Edit(WORKING, "state = x.state, owner = null, fence = null,", "state = x.state, owner = null,")
+RECOVERY_FENCE = Edit(DUTIES, "owner = null, fence = null, losses", "owner = null, losses")
+
+MUTATIONS = (
+    # Rule 1: state running and fence.
+    Mutation(
+        "finish-without-fence",
+        1,
+        (
+            Edit(
+                WORKING,
+                "r.fence = x.xfence and r.state = 'running'\n  returning r.*",
+                "r.state = 'running'\n  returning r.*",
+            ),
+        ),
+        (CONFORMANCE + "test_a_finish_under_another_fence_writes_nothing",),
+    ),
+    Mutation(
+        "return-without-fence",
+        1,
+        (Edit(WORKING, "r.fence = x.xfence and r.state = 'running'\n  and not", "r.state = 'running'\n  and not"),),
+        (CONFORMANCE + "test_a_return_under_another_fence_writes_nothing",),
+    ),
+    Mutation(
+        "finish-without-state-after-retry",
+        1,
+        (FINISH_STATE, RETRY_FENCE),
+        (CONFORMANCE + "test_a_finish_that_commits_after_the_retry_is_refused",),
+    ),
+    Mutation(
+        "finish-without-state-after-recovery",
+        1,
+        (FINISH_STATE, RECOVERY_FENCE),
+        (CONFORMANCE + "test_between_its_loss_and_the_next_begin_a_run_is_nobodys",),
+    ),
+    Mutation(
+        "recovery-keeps-the-fence",
+        1,
+        (RECOVERY_FENCE,),
+        (CONFORMANCE + "test_between_its_loss_and_the_next_begin_a_run_is_nobodys",),
+    ),
+    Mutation(
+        "retry-keeps-the-fence",
+        1,
+        (RETRY_FENCE,),
+        (CONFORMANCE + "test_a_failed_attempt_is_retried_when_its_time_has_come",),
+    ),
+    Mutation(
+        "handlers-transaction-is-not-fenced",
+        1,
+        (Edit(CONTEXT, "        if not written:", "        if False:"),),
+        (HANDLERS + "test_an_attempt_that_was_taken_away_has_no_effect",),
+    ),
+    Mutation(
+        "stopped-runs-are-retried",
+        0,
+        (Edit(WORKING, "\n  and not (r.cancel_requested and x.state = 'retrying')", ""),),
+        (CONFORMANCE + "test_what_was_asked_to_stop_is_not_retried",),
+    ),
+    # Rule 2: zero rows are not "ack", and nothing is settled before its commit.
+    Mutation(
+        "refused-is-acked",
+        2,
+        (Edit(SETTLE, "        self.explain(attempt.job, standing)", "        self.ack(attempt.job)"),),
+        (UNIT_SETTLE + "test_a_refused_write_whose_run_lives_under_this_message_is_deferred",),
+    ),
+    Mutation(
+        "deferral-of-live-runs-is-acked",
+        2,
+        (Edit(SETTLE, "self.defer(job, max(1.0, standing.seconds))", "self.ack(job)"),),
+        (UNIT_SETTLE + "test_a_refused_write_whose_run_lives_under_this_message_is_deferred",),
+    ),
+    Mutation(
+        "ack-before-the-commit",
+        2,
+        (
+            Edit(
+                SETTLE,
+                "        ends = [_end(",
+                "        for a, _ in batch:\n            self.ack(a.job)\n        ends = [_end(",
+            ),
+        ),
+        (UNIT_SETTLE + "test_nothing_is_settled_while_the_store_is_away",),
+    ),
+    # Rule 3: a begin whose answer was lost.
+    Mutation(
+        "worker-never-disowns",
+        3,
+        (Edit(SERVICE, "self._finish_link.run(self._store.disown(strangers))", "asyncio.sleep(0)"),),
+        ("tests/unit/test_compare.py",),
+    ),
+    Mutation(
+        "disowned-runs-are-not-ready",
+        3,
+        (
+            Edit(
+                WORKING,
+                'attempt = r.attempt - 1, "\n            "ready_at = clock_timestamp() "',
+                'attempt = r.attempt - 1 "',
+            ),
+        ),
+        (CONFORMANCE + "test_runs_whose_begin_was_not_answered_are_found_and_handed_back",),
+    ),
+    # Rule 4: adoption is a standing sweep.
+    Mutation(
+        "adoption-only-at-a-death",
+        4,
+        (Edit(DUTIES, "adopted = yield Query(ADOPT)", "adopted = (yield Query(ADOPT)) if dead else []"),),
+        (CONFORMANCE + "test_what_a_scheduler_left_unconfirmed_is_adopted",),
+    ),
+    Mutation(
+        "no-adoption",
+        4,
+        (Edit(DUTIES, "adopted = yield Query(ADOPT)", "adopted: Rows = []"),),
+        (MACHINE,),
+    ),
+    Mutation(
+        "adoption-without-watermark",
+        4,
+        (Edit(DUTIES, "(m.state = 'live' or o.dispatch <= m.watermark)", "m.state = 'live'"),),
+        (CONFORMANCE + "test_unconfirmed_runs_of_a_dead_scheduler_are_adopted_and_confirmed_ones_are_not",),
+    ),
+    # Rule 5: claims in doubt, and the watermark.
+    Mutation(
+        "watermark-moved-early",
+        5,
+        (Edit(WATERMARK, "next(iter(self._open)) - 1 if self._open else self._highest", "self._highest"),),
+        ("tests/unit/test_watermark.py",),
+    ),
+    Mutation(
+        "watermark-not-told-of-claims",
+        5,
+        (Edit(DISPATCH, "        self.watermark.add(d.dispatch for d in runs)\n", ""),),
+        (UNIT_DISPATCH + "test_what_is_not_confirmed_lies_above_the_watermark",),
+    ),
+    Mutation(
+        "claim-in-doubt-keeps-the-id",
+        5,
+        (
+            Edit(
+                DISPATCH,
+                "        await self._repeat()\n        limit",
+                "        try:\n            return await self.doubtful()\n        except Exception:\n            return 0\n\n"
+                "    async def doubtful(self) -> int:\n        await self._repeat()\n        limit",
+            ),
+        ),
+        (UNIT_DISPATCH + "test_a_claim_without_an_answer_ends_the_pipeline",),
+    ),
+    # Rule 6: a new number makes the run waiting under the scheduler that gave it.
+    Mutation(
+        "new-number-under-the-old-scheduler",
+        6,
+        (
+            Edit(
+                SCHEDULING,
+                "dispatch = nextval('rota.number'), scheduler = %(member)s, fence",
+                "dispatch = nextval('rota.number'), fence",
+            ),
+        ),
+        (CONFORMANCE + "test_a_run_under_a_new_number_is_adopted_from_the_scheduler_that_gave_it",),
+    ),
+    Mutation(
+        "new-number-leaves-it-retrying",
+        6,
+        (Edit(SCHEDULING, "update rota.run r set state = 'waiting', dispatch", "update rota.run r set dispatch"),),
+        (CONFORMANCE + "test_a_retry_whose_message_is_a_dead_letter_keeps_its_time_and_is_waiting_then",),
+    ),
+    Mutation(
+        "ready-is-not-cleared",
+        6,
+        (Edit(SCHEDULING, "retry_at = null, ready_at = null\nfrom ready", "retry_at = null\nfrom ready"),),
+        (CONFORMANCE + "test_ready_runs_get_a_new_number_and_are_waiting_under_the_scheduler",),
+    ),
+    # Rule 8: dead letters.
+    Mutation(
+        "collector-ignores-the-dispatch-number",
+        8,
+        (Edit(DUTIES, "r.dispatch = x.xdispatch and r.state in", "r.state in"),),
+        (CONFORMANCE + "test_a_waiting_run_whose_message_is_a_dead_letter_is_dispatched_anew_once",),
+    ),
+    Mutation(
+        "collector-ignores-the-state",
+        8,
+        (Edit(DUTIES, "r.dispatch = x.xdispatch and r.state in ('waiting', 'retrying')", "r.dispatch = x.xdispatch"),),
+        (CONFORMANCE + "test_a_running_run_is_left_to_recovery_by_the_dead_letter_of_its_message",),
+    ),
+    Mutation(
+        "collector-drops-letters",
+        8,
+        (Edit(COLLECTOR, "        if lost:", "        if False:"),),
+        (INGEST + "test_a_dead_letter_that_is_no_verdict_has_its_run_dispatched_anew",),
+    ),
+    Mutation(
+        "collector-takes-our-rejections-for-losses",
+        8,
+        (Edit(COLLECTOR, "if reason_of(delivery.properties) != REJECTED:", "if True:"),),
+        (INGEST + "test_a_dead_letter_that_is_no_verdict_has_its_run_dispatched_anew",),
+    ),
+    # Rule 9: returned is not confirmed, a deferral is confirmed before its ack.
+    Mutation(
+        "returned-counts-as-confirmed",
+        9,
+        (Edit(DISPATCH, "if outcome is Publish.CONFIRMED:", "if outcome in {Publish.CONFIRMED, Publish.RETURNED}:"),),
+        (UNIT_DISPATCH + "test_what_came_back_or_is_unknown_is_not_confirmed_and_is_published_again",),
+    ),
+    Mutation(
+        "unknown-counts-as-confirmed",
+        9,
+        (Edit(DISPATCH, "if outcome is Publish.CONFIRMED:", "if outcome in {Publish.CONFIRMED, Publish.UNKNOWN}:"),),
+        (UNIT_DISPATCH + "test_what_came_back_or_is_unknown_is_not_confirmed_and_is_published_again",),
+    ),
+    Mutation(
+        "deferral-acked-before-its-confirm",
+        9,
+        (Edit(SETTLE, "        self._deferring += 1\n", "        self._deferring += 1\n        self.ack(job)\n"),),
+        (UNIT_SETTLE + "test_a_retry_is_acknowledged_when_the_ladder_has_its_message",),
+    ),
+    Mutation(
+        "returned-deferral-is-acked",
+        9,
+        (Edit(SETTLE, "if outcome is Publish.CONFIRMED:", "if True:"),),
+        (UNIT_SETTLE + "test_a_deferral_that_is_not_confirmed_is_no_reason_to_acknowledge",),
+    ),
+    # Rule 10: numbers and heartbeats.
+    Mutation(
+        "heartbeat-revives-the-dead",
+        10,
+        (Edit(MEMBERS, "where id = %s and state = 'live' returning id", "where id = %s returning id"),),
+        (CONFORMANCE + "test_a_dead_member_does_not_come_back_to_life",),
+    ),
+    Mutation(
+        "fence-is-the-dispatch-number",
+        10,
+        (Edit(WORKING, "fence = nextval('rota.number'), attempt", "fence = r.dispatch, attempt"),),
+        (CONFORMANCE + "test_a_begun_run_is_running_under_its_worker_with_a_fence",),
+    ),
+    Mutation(
+        "begin-ignores-the-dispatch-number",
+        10,
+        (Edit(WORKING, "r.scheduled_for = x.tick and r.dispatch = x.dispatch\n", "r.scheduled_for = x.tick\n"),),
+        (CONFORMANCE + "test_a_stale_dispatch_number_begins_nothing",),
+    ),
+    Mutation(
+        "redriven-runs-are-not-ready",
+        10,
+        (
+            Edit(
+                SUBMISSION,
+                "clock_timestamp() + make_interval(secs => %(spacing)s * (row_number() over () - 1))",
+                "null",
+            ),
+        ),
+        (CONFORMANCE + "test_a_redriven_run_starts_anew_with_other_arguments",),
+    ),
+    Mutation(
+        "redrive-leaves-the-dead-row",
+        10,
+        (
+            Edit(
+                SUBMISSION,
+                "  delete from rota.dead d using chosen c where d.job_id = c.job_id and d.scheduled_for = c.scheduled_for returning d.*\n"
+                "),\nagain",
+                "  select d.* from rota.dead d join chosen c using (job_id, scheduled_for)\n),\nagain",
+            ),
+        ),
+        (MACHINE, CONFORMANCE + "test_a_redriven_run_starts_anew_with_other_arguments"),
+    ),
+    # Rule 11: the dead.
+    Mutation(
+        "recovery-only-at-a-death",
+        11,
+        (Edit(DUTIES, "found = yield Query(ORPHANS)", "found = (yield Query(ORPHANS)) if dead else []"),),
+        (CONFORMANCE + "test_what_a_worker_left_running_is_recovered",),
+    ),
+    Mutation(
+        "the-dead-claim-and-begin",
+        11,
+        (Edit(SHARED, "where id = %(member)s and state = 'live' for", "where id = %(member)s for"),),
+        (CONFORMANCE + "test_the_dead_begin_nothing", CONFORMANCE + "test_the_dead_claim_nothing"),
+    ),
+    Mutation(
+        "begin-does-not-lock-its-member",
+        11,
+        (Edit(SHARED, "state = 'live' for key share", "state = 'live'"),),
+        (POSTGRES + "test_a_begin_under_way_keeps_its_member_alive_until_it_is_over",),
+    ),
+    Mutation(
+        "begin-judges-the-dead",
+        11,
+        (
+            Edit(
+                WORKING,
+                "(r.state = 'waiting' or",
+                "(r.state = 'waiting' or (r.state = 'running' and exists (select from rota.member m where m.id = r.owner"
+                " and m.beat_at < clock_timestamp() - interval '15 s')) or",
+            ),
+        ),
+        (CONFORMANCE + "test_only_recovery_judges_the_dead",),
+    ),
+    Mutation(
+        "recovered-runs-are-not-ready",
+        11,
+        (Edit(DUTIES, "attempt = attempt - 1,\n  ready_at = clock_timestamp() from", "attempt = attempt - 1\n  from"),),
+        (CONFORMANCE + "test_a_lost_worker_spends_no_attempt_and_counts_as_a_loss",),
+    ),
+    # What is no rule of its own.
+    Mutation(
+        "a-lost-worker-spends-an-attempt",
+        0,
+        (Edit(DUTIES, "losses = losses + 1, attempt = attempt - 1,", "losses = losses + 1,"),),
+        (CONFORMANCE + "test_a_lost_worker_spends_no_attempt_and_counts_as_a_loss",),
+    ),
+    Mutation(
+        "losses-are-not-counted",
+        0,
+        (Edit(DUTIES, "losses = losses + 1, attempt", "losses = losses, attempt"),),
+        (CONFORMANCE + "test_a_lost_worker_spends_no_attempt_and_counts_as_a_loss",),
+    ),
+    Mutation(
+        "poison-is-begun-with-neighbours",
+        0,
+        (Edit(WORKING, "(r.losses < 2 or %(alone)s)", "true"),),
+        (CONFORMANCE + "test_a_run_that_lost_two_workers_is_begun_alone_and_the_third_loss_kills_it",),
+    ),
+    Mutation(
+        "retries-are-begun-early",
+        0,
+        (Edit(WORKING, "(r.state = 'retrying' and r.retry_at <= clock_timestamp())", "r.state = 'retrying'"),),
+        (CONFORMANCE + "test_a_failed_attempt_is_retried_when_its_time_has_come",),
+    ),
+    Mutation(
+        "stopped-runs-run-again-after-a-loss",
+        0,
+        (
+            Edit(DUTIES, "_orphans([o for o in orphans if o[3]])", "_orphans([])"),
+            Edit(DUTIES, "if not o[4] and not o[3]", "if not o[4]"),
+        ),
+        (CONFORMANCE + "test_a_cancelled_run_whose_worker_is_lost_does_not_run_again",),
+    ),
+    Mutation(
+        "all-are-judged-after-a-pause",
+        0,
+        (Edit(DUTIES, "if pause[0][0] < lease:", "if True:"),),
+        (CONFORMANCE + "test_after_a_pause_of_all_nobody_is_judged_at_once",),
+    ),
+    Mutation(
+        "one-offs-stay-in-job",
+        0,
+        (
+            Edit(
+                SCHEDULING,
+                "  delete from rota.job j using due where j.id = due.id and due.schedule is null\n  returning due.n, j.*",
+                "  select due.n, j.* from rota.job j join due on j.id = due.id and due.schedule is null",
+            ),
+        ),
+        (CONFORMANCE + "test_a_job_that_is_due_is_claimed_once", MACHINE),
+    ),
+    Mutation(
+        "history-takes-a-second-row",
+        0,
+        (
+            Edit(
+                WORKING,
+                "  from gone where outcome <> 'dead'\n",
+                "  from gone where outcome <> 'dead'\n  union all select {PAST}, clock_timestamp(), outcome, reason, errors,"
+                " result from gone where outcome = 'succeeded'\n",
+            ),
+        ),
+        (MACHINE,),
+    ),
+)
