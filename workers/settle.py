@@ -212,9 +212,10 @@ class Settler:
             asyncio.get_running_loop().call_later(1.0, self._send, job, message)
 
     def ack(self, job: Job) -> None:
-        """The message is done with."""
+        """The message is done with, or a copy has taken its place."""
         if job.delivery is not None:
             self._consumer.ack(job.delivery)
+            job.delivery = None
 
 
 def refusal(verdict: Verdict) -> Refusal:

@@ -271,6 +271,12 @@ MUTATIONS = (
         (Edit(SETTLE, "if outcome is Publish.CONFIRMED:", "if True:"),),
         (UNIT_SETTLE + "test_a_deferral_that_is_not_confirmed_is_no_reason_to_acknowledge",),
     ),
+    Mutation(
+        "delivery-outlives-its-ack",
+        9,
+        (Edit(SETTLE, "            job.delivery = None\n", ""),),
+        (UNIT_SETTLE + "test_what_is_handed_back_after_a_guard_copy_took_its_message_comes_back_at_once",),
+    ),
     # Rule 10: numbers and heartbeats.
     Mutation(
         "heartbeat-revives-the-dead",

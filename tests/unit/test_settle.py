@@ -120,3 +120,14 @@ async def test_the_last_failure_rejects_its_message():
     bench.link.answers["finish"] = bench.written
     await bench.flush(Verdict("dead", reason="no"))
     assert bench.consumer.settled == ["reject"]
+
+
+async def test_what_is_handed_back_after_a_guard_copy_took_its_message_comes_back_at_once():
+    """The copy is in the ladder for minutes, and a delivery that is acknowledged cannot be given back."""
+    bench = Bench()
+    bench.link.answers["give_back"] = bench.written
+    bench.settler.defer(bench.attempt.job, 600)
+    bench.publisher.answer(Publish.CONFIRMED)
+    await bench.flush(Verdict("release"))
+    assert bench.consumer.settled == ["ack"]
+    assert len(bench.publisher.published) == 2
