@@ -99,7 +99,7 @@ MUTATIONS = (
         "handlers-transaction-is-not-fenced",
         1,
         (Edit(CONTEXT, "        if not written:", "        if False:"),),
-        (HANDLERS + "test_an_attempt_that_was_taken_away_has_no_effect",),
+        (HANDLERS + "test_a_run_that_was_taken_away_takes_the_writes_with_it_and_the_connection_can_be_used_again",),
     ),
     Mutation(
         "stopped-runs-are-retried",
@@ -276,6 +276,19 @@ MUTATIONS = (
         9,
         (Edit(SETTLE, "            job.delivery = None\n", ""),),
         (UNIT_SETTLE + "test_what_is_handed_back_after_a_guard_copy_took_its_message_comes_back_at_once",),
+    ),
+    # Rule 7: the reconciler.
+    Mutation(
+        "reconciler-suspects-what-is-being-published",
+        7,
+        (Edit(DUTIES, "m.state = 'live' and r.dispatch > m.watermark)", "false)"),),
+        (CONFORMANCE + "test_what_a_live_scheduler_may_still_be_publishing_is_left_alone",),
+    ),
+    Mutation(
+        "reconciler-does-not-back-off",
+        7,
+        (Edit(DUTIES, "%(after)s * (1 << least(r.audits, 10))", "%(after)s"),),
+        (CONFORMANCE + "test_the_reconciler_waits_twice_as_long_each_time",),
     ),
     # Rule 10: numbers and heartbeats.
     Mutation(

@@ -319,7 +319,7 @@ class Protocol(RuleBasedStateMachine):
         self._silence(pick(self.workers, n).member if worker else pick(self.schedulers, n).member)
 
     def _beat(self, member: int, watermark: int | None = None) -> bool:
-        live = self.house.run(self.store.beat(member, {}, watermark))
+        live = self.house.run(self.store.beat(member, {}, watermark)) is not None
         assert live == (member not in self.gone), "a heartbeat revives nobody"
         self.silent.discard(member)
         return live
