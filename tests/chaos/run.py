@@ -262,7 +262,8 @@ def main() -> int:
         return 3
     except signals.Interrupted as interrupted:
         return interrupted.status
-    progress.summary(figures, [*run.acks.errors, *map(str, made.crew.bad_exits)])
+    hits = [f"{kind}: {hit['in_flight']} of {hit['n']} in flight" for kind, hit in figures["faults"].items()]
+    progress.summary({**figures, "faults": "\n".join(hits)}, [*run.acks.errors, *map(str, made.crew.bad_exits)])
     if made.keep_logs:
         progress.console.print(f"logs: {made.kept_logs}")
     print(json.dumps(figures))
