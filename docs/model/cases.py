@@ -41,9 +41,7 @@ HOLDS = {
     "scheduler": Case(Rules(faults=SCHEDULER, at_once=2, workers=1)),
     "users": Case(Rules(faults=("worker pauses", "finish lost"), cancels=1, redrives=1, schedulers=1)),
     "poison": Case(Rules(faults=("worker crashes",), at_once=2, poison=2, schedulers=1)),
-    "reconciler": Case(
-        Rules(faults=("worker crashes", "message lost"), reconciler="checked", suspicions=1, schedulers=1)
-    ),
+    "reconciler": Case(Rules(faults=("worker crashes", "message lost"), suspicions=1, schedulers=1)),
     "prefetch": Case(Rules(faults=("worker pauses", "cut", "fail lost"), prefetch=2, schedulers=1)),
     "guard": Case(Rules(faults=("worker pauses", "fail lost"), guard_copies=True, schedulers=1, workers=1)),
     "ticks": Case(Rules(faults=("claim lost",), ticks=2, workers=1)),
@@ -52,7 +50,7 @@ LONG = {
     "code-2": Case(Rules(faults=ALL, at_once=2)),
     "worker-2": Case(Rules(faults=WORKER, at_once=2, schedulers=1)),
     "users-all": Case(Rules(faults=ALL, cancels=1, redrives=1)),
-    "reconciler-all": Case(Rules(faults=(*ALL, "message lost"), reconciler="checked", suspicions=1)),
+    "reconciler-all": Case(Rules(faults=(*ALL, "message lost"), suspicions=1)),
     "prefetch-2": Case(Rules(faults=WORKER, prefetch=2, schedulers=1)),
     "guard-1": Case(Rules(faults=("worker crashes", "worker pauses", "fail lost"), guard_copies=True, schedulers=1)),
     "ticks-1": Case(Rules(faults=SCHEDULER, ticks=2, workers=1)),

@@ -56,7 +56,7 @@ class Rules:
     # Rule 6: what a new dispatch number makes of a retrying run.
     dispatched_anew: Literal["waiting", "as it was"] = "waiting"
     # Rule 7: who suspects that a message is gone.
-    reconciler: Literal["off", "checked", "hasty"] = "off"
+    reconciler: Literal["checked", "off", "hasty"] = "checked"
     # Rule 8: what becomes of a dead letter.
     collector: Literal["checked", "drops", "verdict"] = "checked"
     # Rule 9: publishes.

@@ -218,7 +218,7 @@ MUTATIONS = (
     Mutation(
         "ready-is-not-cleared",
         6,
-        (Edit(SCHEDULING, "retry_at = null, ready_at = null\nfrom ready", "retry_at = null\nfrom ready"),),
+        (Edit(SCHEDULING, "retry_at = null, ready_at = null, dispatched_at", "retry_at = null, dispatched_at"),),
         (CONFORMANCE + "test_ready_runs_get_a_new_number_and_are_waiting_under_the_scheduler",),
     ),
     # Rule 8: dead letters.
@@ -294,7 +294,7 @@ MUTATIONS = (
     Mutation(
         "heartbeat-revives-the-dead",
         10,
-        (Edit(MEMBERS, "where id = %s and state = 'live' returning id", "where id = %s returning id"),),
+        (Edit(MEMBERS, "where id = %s and state = 'live' returning {_DAY}", "where id = %s returning {_DAY}"),),
         (CONFORMANCE + "test_a_dead_member_does_not_come_back_to_life",),
     ),
     Mutation(
