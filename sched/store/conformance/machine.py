@@ -218,22 +218,19 @@ class Protocol(RuleBasedStateMachine):
             run.asked = run.asked or running
 
     @precondition(lambda self: self.dead)
-    @rule(n=nth, lost=rarely)
-    def redrive(self, n: int, lost: bool) -> None:
+    @rule(n=nth, discard=rarely, lost=rarely)
+    def redrive(self, n: int, discard: bool, lost: bool) -> None:
         key = pick(self.dead, n)
+        if discard:
+            assert self.house.run(self.store.discard(DeadFilter(keys=[key]))) == [key]
+            self.dead.remove(key)
+            self.past.append(key)
+            return
         assert self.house.run(self.store.redrive(DeadFilter(keys=[key]))) == [key]
         if lost:
             assert self.house.run(self.store.redrive(DeadFilter(keys=[key]))) == []
         self.dead.remove(key)
         self.runs[key] = Run(0)
-
-    @precondition(lambda self: self.dead)
-    @rule(n=nth)
-    def discard(self, n: int) -> None:
-        key = pick(self.dead, n)
-        assert self.house.run(self.store.discard(DeadFilter(keys=[key]))) == [key]
-        self.dead.remove(key)
-        self.past.append(key)
 
     @rule()
     def time_passes(self) -> None:
@@ -244,7 +241,11 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(n=nth, lost=rarely)
     def claim(self, n: int, lost: bool) -> None:
-        s = pick(self.schedulers, n)
+        if not self.future:
+            self.submit(1, lost=False)
+        self._claim(pick(self.schedulers, n), lost=lost)
+
+    def _claim(self, s: Scheduler, *, lost: bool = False) -> None:
         try:
             dispatches = self.house.claim(s.member).dispatches
         except Superseded:
@@ -293,40 +294,48 @@ class Protocol(RuleBasedStateMachine):
             s.watermark.confirm(number)
 
     @rule(n=nth)
-    def scheduler_beats(self, n: int) -> None:
-        s = pick(self.schedulers, n)
-        if not self._beat(s.member, s.watermark.value):
-            self._join_anew(s)
+    def beats(self, n: int) -> None:
+        self._beats(self._process(n))
+
+    def _beats(self, process: Scheduler | Worker) -> None:
+        mark = process.watermark.value if isinstance(process, Scheduler) else None
+        if not self._beat(process.member, mark):
+            self._join_anew(process)
+
+    @rule(n=nth, dies=st.booleans(), judged=st.booleans())
+    def falls_silent(self, n: int, dies: bool, judged: bool) -> None:
+        """Past its lease. One that only stood still goes on afterwards, and knows of nothing."""
+        self._something_runs(n)
+        process = self._process(n)
+        self.house.bed.silence(process.member)
+        self.silent.add(process.member)
+        if dies:
+            self._join_anew(process)
+        if judged:
+            self.recover(n)
 
     @rule(n=nth, in_order=st.booleans())
-    def scheduler_leaves(self, n: int, in_order: bool) -> None:
-        s = pick(self.schedulers, n)
-        if in_order:
-            for number in list(s.outstanding):
-                self._publish(s, number)
-        self._leave(s.member, s.watermark.value)
-        self._join_anew(s)
+    def leaves(self, n: int, in_order: bool) -> None:
+        process = self._process(n)
+        mark = None
+        if isinstance(process, Scheduler):
+            for number in list(process.outstanding) if in_order else []:
+                self._publish(process, number)
+            mark = process.watermark.value
+        else:
+            for attempt in list(process.running) if in_order else []:
+                self._end(process, attempt, "release")
+        self._leave(process.member, mark)
+        self._join_anew(process)
 
-    @rule(n=nth)
-    def scheduler_dies(self, n: int) -> None:
-        s = pick(self.schedulers, n)
-        self._silence(s.member)
-        self._join_anew(s)
-
-    @rule(n=nth, worker=st.booleans())
-    def stands_still(self, n: int, worker: bool) -> None:
-        """Past its lease. It goes on afterwards, and knows of nothing."""
-        self._silence(pick(self.workers, n).member if worker else pick(self.schedulers, n).member)
+    def _process(self, n: int) -> Scheduler | Worker:
+        return pick([*self.workers, *self.schedulers], n)
 
     def _beat(self, member: int, watermark: int | None = None) -> bool:
         live = self.house.run(self.store.beat(member, {}, watermark)) is not None
         assert live == (member not in self.gone), "a heartbeat revives nobody"
         self.silent.discard(member)
         return live
-
-    def _silence(self, member: int) -> None:
-        self.house.bed.silence(member)
-        self.silent.add(member)
 
     def _leave(self, member: int, watermark: int | None = None) -> None:
         self.house.run(self.store.leave(member, {}, watermark))
@@ -357,17 +366,33 @@ class Protocol(RuleBasedStateMachine):
             self.runs[key].given_up()
             self.runs[key].losses += 1
 
+    def _something_runs(self, n: int) -> None:
+        """Steps that need an attempt are no use without one."""
+        if not any(w.running for w in self.workers):
+            self.all_goes_well(n, n)
+
+    @rule(n=nth, m=nth)
+    def all_goes_well(self, n: int, m: int) -> None:
+        """What most of a day is: a new job and whatever else can begin have begun. One by one it takes many steps."""
+        self.submit(1, lost=False)
+        s, w = pick(self.schedulers, n), pick(self.workers, m)
+        self._claim(s)
+        self.ready(n, lost=False)
+        for number in list(s.outstanding):
+            self._publish(s, number)
+        newest = {key_of(m): m for m in self.messages}
+        if newest:
+            self._begin(w, list(newest.values()), alone=False)
+
     # The broker.
 
     @precondition(lambda self: self.messages)
-    @rule(n=nth)
-    def a_message_is_doubled(self, n: int) -> None:
-        self.messages.append(pick(self.messages, n))
-
-    @precondition(lambda self: self.messages)
-    @rule(n=nth, lost=rarely)
-    def a_message_is_dead_lettered(self, n: int, lost: bool) -> None:
+    @rule(n=nth, doubled=st.booleans(), lost=rarely)
+    def a_message_is_dead_lettered(self, n: int, doubled: bool, lost: bool) -> None:
+        """Or a copy of it is."""
         message = pick(self.messages, n)
+        if doubled:
+            self.messages.append(message)
         key, run = key_of(message), self.runs.get(key_of(message))
         mine = run is not None and run.owner is None and run.dispatch == message.dispatch
         for _ in range(1 + lost):
@@ -427,7 +452,8 @@ class Protocol(RuleBasedStateMachine):
     @rule(n=nth, m=nth, fate=st.sampled_from(FATES), lost=rarely)
     def an_attempt_ends(self, n: int, m: int, fate: Fate, lost: bool) -> None:
         """Whose answer is lost will be written again, or end otherwise."""
-        w = pick(self.workers, n)
+        self._something_runs(n)
+        w = pick([w for w in self.workers if w.running] or self.workers, n)
         if w.running:
             self._end(w, pick(w.running, m), fate, lost=lost)
 
@@ -494,26 +520,6 @@ class Protocol(RuleBasedStateMachine):
         for o in strangers:
             self.runs[o.key].given_up()
 
-    @rule(n=nth)
-    def worker_beats(self, n: int) -> None:
-        w = pick(self.workers, n)
-        if not self._beat(w.member):
-            self._join_anew(w)
-
-    @rule(n=nth, in_order=st.booleans())
-    def worker_leaves(self, n: int, in_order: bool) -> None:
-        w = pick(self.workers, n)
-        for attempt in list(w.running) if in_order else []:
-            self._end(w, attempt, "release")
-        self._leave(w.member)
-        self._join_anew(w)
-
-    @rule(n=nth)
-    def worker_dies(self, n: int) -> None:
-        w = pick(self.workers, n)
-        self._silence(w.member)
-        self._join_anew(w)
-
     # What must hold.
 
     def _ended(self, key: RunKey, where: list[RunKey] | None = None) -> None:
@@ -543,14 +549,14 @@ class Protocol(RuleBasedStateMachine):
                 for number in list(s.outstanding):
                     self._publish(s, number)
             for n, s in enumerate(self.schedulers):
-                self.scheduler_beats(n)
+                self._beats(s)
                 self.recover(n)
-                self.claim(n, lost=False)
+                self._claim(s)
                 self.ready(n, lost=False)
                 for number in list(s.outstanding):
                     self._publish(s, number)
-            for n, w in enumerate(self.workers):
-                self.worker_beats(n)
+            for w in self.workers:
+                self._beats(w)
                 self._compare(w)
                 for attempt in list(w.running):
                     self._end(w, attempt, "succeeded")
