@@ -329,7 +329,8 @@ class Protocol(RuleBasedStateMachine):
         self._join_anew(process)
 
     def _process(self, n: int) -> Scheduler | Worker:
-        return pick([*self.workers, *self.schedulers], n)
+        everybody: list[Scheduler | Worker] = [*self.workers, *self.schedulers]
+        return pick(everybody, n)
 
     def _beat(self, member: int, watermark: int | None = None) -> bool:
         live = self.house.run(self.store.beat(member, {}, watermark)) is not None
