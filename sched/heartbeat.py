@@ -96,6 +96,9 @@ class Heartbeat(threading.Thread):
             except RotaError as error:
                 log.warning("heartbeat of member %s failed: %s", self._member, error)
                 pause = min(RETRY_SECONDS, self._beat)
+            except Exception:
+                log.exception("heartbeat of member %s failed", self._member)
+                pause = min(RETRY_SECONDS, self._beat)
         self._link.close()
 
     def beat(self) -> bool:

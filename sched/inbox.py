@@ -133,7 +133,7 @@ class Inbox:
         try:
             await work
         except Void as error:
-            log.info("%s: %s", self._queue, error)
+            log.debug("%s: %s", self._queue, error)
 
     def _receive(self, delivery: Delivery) -> None:
         self._waiting.append(delivery)

@@ -190,6 +190,7 @@ class Worker:
             )
             if stop.is_set():
                 await self._drain(intake, settler, executor)
+                await asyncio.to_thread(heart.stop)  # a beat after leaving would be taken for a death
                 await self._finish_link.run(store.leave(member, self._figures(trust)))
                 log.info("worker %s left", member)
         finally:
@@ -269,11 +270,18 @@ class Worker:
                 log.warning("comparing with the ledger: %s", error)
 
     async def _guard(self) -> None:
-        """Replaces deliveries that are held for long by copies in the delay ladder; gives unbegun ones back."""
+        """Replaces deliveries that are held for long by copies in the delay ladder; gives unbegun ones back.
+
+        And sees that the broker still knows that we consume.
+        """
         intake, settler = self._intake, self._settler
         assert intake is not None
         assert settler is not None
         intake.give_back_old(GUARD_SECONDS)
+        try:
+            await self._consumer.check()
+        except Unreachable as error:
+            log.info("consumers were not looked at: %s", error)
         before = time.monotonic() - GUARD_SECONDS
         for attempt in list(intake.running.values()):
             if attempt.job.delivery is not None and attempt.job.arrived < before:

@@ -116,6 +116,19 @@ class Consumer(Link):
                     with contextlib.suppress(ChannelGone, Unreachable):
                         await self._calls.call(self._calls.raw.basic_cancel, tag)
 
+    async def check(self) -> None:
+        """Opens another channel if a queue holds messages and the broker knows no consumer of it, us included.
+
+        Not to be told of a cancel is rare, and would last for ever. Raises Unreachable.
+        """
+        async with self._changing:
+            for queue in list(self._tags):
+                depth = await self.passive(queue)
+                if depth is not None and depth.messages and not depth.consumers and self._calls is not None:
+                    log.warning("the broker does not know us as a consumer of %s: opening another channel", queue)
+                    self._give_up(self._calls, f"the broker has forgotten the consumer of {queue}")
+                    return
+
     def ack(self, delivery: Delivery, *, multiple: bool = False) -> bool:
         """Acknowledge at the end of this turn of the event loop, together with what else is acknowledged in it.
 

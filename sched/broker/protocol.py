@@ -91,6 +91,9 @@ class BrokerConsumer(BrokerLink, Protocol):
     async def consume(self, queue: str, prefetch: int, on_message: Callable[[Delivery], None]) -> None:
         """Take from the broker's queue `queue`, now and in every later epoch."""
 
+    async def check(self) -> None:
+        """See that the broker still counts us as a consumer of what we consume, and begin anew if not."""
+
     async def subscribe(self, exchange: str, keys: Sequence[str], on_message: Callable[[Delivery], None]) -> None:
         """Listen to an exchange through a queue of one's own that dies with the connection. Nothing is acked."""
 

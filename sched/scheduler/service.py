@@ -162,6 +162,7 @@ class Scheduler:
             )
             if stop.is_set():
                 await dispatcher.drain(settings.drain_timeout / 2)
+                await asyncio.to_thread(heart.stop)  # a beat after leaving would be taken for a death
                 await self._link.run(store.leave(member, self._figures(trust), dispatcher.watermark.value))
                 self._old = None
                 log.info("scheduler %s left", member)

@@ -402,3 +402,19 @@ async def test_an_exception_in_a_subscribers_callback_ends_nothing(broker_url, c
         await until(lambda: len(heard) == 2)
         assert pair.consumer.epoch == epoch
     assert "a callback of the broker connection failed" in caplog.text
+
+
+async def test_a_consumer_that_the_broker_has_forgotten_finds_out_and_begins_anew(broker_url):
+    async with Pair(broker_url) as pair:
+        got = await pair.collect(work_queue("mail"))
+        calls = pair.consumer._calls
+        await calls.call(calls.raw.basic_cancel, pair.consumer._tags[work_queue("mail")])  # behind its back
+        await pair.send("1")
+        assert got == []
+        await pair.consumer.check()
+        await until(lambda: got)
+        epoch = pair.consumer.epoch
+        await pair.send("2")
+        await pair.consumer.check()
+        await until(lambda: len(got) == 2)
+        assert pair.consumer.epoch == epoch

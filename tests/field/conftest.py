@@ -148,7 +148,7 @@ def house_on() -> Iterator[Callable[[str], PostgresHouse]]:
     with ExitStack() as stack:
 
         def make(url: str) -> PostgresHouse:
-            bed = PostgresTestbed(url)
+            bed = stack.enter_context(closing(PostgresTestbed(url)))
             bed.store.migrate()
             return stack.enter_context(closing(PostgresHouse(bed)))
 

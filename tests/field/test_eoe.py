@@ -16,7 +16,7 @@ POINTS = ("before the effect", "before the commit", "before the ack", "never")
 def test_eoe_01_a_worker_that_dies_between_effect_record_and_ack_has_one_effect(field):
     """One job dies at each point, alone in its process; the processes under one parent are replaced.
 
-    With a commit in front of `self._finish()` in `__exit__` (workers/context.py) one has two effects.
+    Without REQUEUE (sched/store/postgres/duties.py) those that had not committed never have their effect.
     """
     field.start("scheduler")
     field.start("worker", "--processes", "2", "--concurrency", "1")

@@ -111,12 +111,11 @@ def test_lse_09_a_tick_whose_worker_was_lost_does_not_block_its_schedule(house):
 
 
 def cut_off(field, relay):
-    """A worker that begins one run, and is then cut off from the store, but not from the broker."""
+    """A worker that is cut off from the store, and not from the broker, in the middle of a run."""
     field.start("scheduler")
-    direct = field.env["ROTA_STORE"]
     field.env["ROTA_STORE"] = relay.url
     worker = field.start("worker")
-    field.env["ROTA_STORE"] = direct
+    field.env["ROTA_STORE"] = field.store
     field.until_working()
     with Client.open(field.store) as client:
         client.submit(held.call(key="k", way="transaction"))
@@ -127,9 +126,7 @@ def cut_off(field, relay):
 
 
 def test_lse_13_a_worker_that_cannot_reach_the_store_loses_its_runs_and_comes_back_as_another(field):
-    """It runs no handler of a run that is not its own: without the fence in FINISH (sched/store/postgres/working.py) its
-    transaction ends the other one's run.
-    """
+    """Without the fence in FINISH (sched/store/postgres/working.py) its transaction ends the other one's run."""
     with Relay(field.store) as relay:
         worker = cut_off(field, relay)
         field.start("worker")
@@ -155,7 +152,7 @@ def test_lse_13_a_worker_that_cannot_renew_its_lease_gives_back_what_it_was_sent
             for n in range(6):
                 client.submit(held.call(key=f"new-{n}", way="return"))
                 field.open(f"new-{n}-1")
-        field.until("the new ones to end", lambda: field.value("select count(*) from rota.history") == 6, 6)
+        field.until("the new ones to end", lambda: field.value("select count(*) from rota.history") == 6, 20)
 
 
 def test_lse_19_a_coroutine_that_hangs_ends_with_its_timeout(field):
@@ -176,4 +173,4 @@ def test_lse_19_a_thread_that_hangs_loses_its_run_with_its_timeout(field):
     field.until_working()
     with Client.open(field.store) as client:
         client.submit(hangs_in_a_thread.call(key="k"))
-    field.until("the second attempt", lambda: field.executions("k") == 2, 4)
+    field.until("the second attempt", lambda: field.executions("k") == 2, 3)

@@ -32,7 +32,7 @@ def test_pgc_01_a_pooler_in_transaction_mode_breaks_nothing(empty_store_url, bro
             party.members[0].kill()
             for n in range(20):
                 client.submit(flaky_effect.call(key=f"f{n}", times=1))
-        assert party.status()["degraded"] == []
+        party.until("nothing to be missing", lambda: party.status()["degraded"] == [])
         party.until("all to end", lambda: party.value("select count(*) from rota.history") == 520)
         assert party.value("select count(*) from demo_effect") == 520
         assert party.value("select count(distinct key) from demo_effect") == 520
@@ -125,9 +125,8 @@ def test_pgc_03_nor_are_those_of_handlers(house, who):
 
 
 def test_pgc_04_a_store_that_forgot_its_last_seconds_runs_again_what_it_forgot(party):
-    """As after a failover to a standby that was behind. The broker remembers what the store does not.
-
-    Without `lanes.rewind()` in `_sweep` (sched/scheduler/service.py) nobody looks so far back again.
+    """As after a failover to a standby that was behind. The broker remembers what the store does not; no line of ours is
+    for this case, it needs nothing but that a claim asks the store alone.
     """
     tables = ("rota.job", "rota.run", "rota.history", "rota.key", "demo_effect")
     with Client.open(party.store) as client:

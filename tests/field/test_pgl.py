@@ -76,6 +76,6 @@ def test_pgl_03_a_confirm_that_comes_after_the_end_takes_nothing_back(house):
     house.run(house.store.finish([End(done.key, done.fence, "succeeded")]))
     assert house.lose(other, old).adopted == 0
     assert house.ready(other) == []
-    assert house.run(house.store.beat(old, {}, dispatches[-1].dispatch)) is False
+    assert house.run(house.store.beat(old, {}, dispatches[-1].dispatch)) is None
     assert house.outcomes(done.key.job_id) == ["succeeded"]
     assert house.standing(running.key).fence == running.fence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import signal
 import time
 from collections import Counter
@@ -68,10 +69,9 @@ def test_sgl_04_lost_rows_of_leases_come_back_and_double_nothing(house):
 
 
 def test_sgl_06_a_scheduler_that_slept_long_goes_on_in_the_same_process(party):
-    """Asleep for several leases, with its connections to the store gone.
+    """Asleep for longer than its lease, with its connections to the store gone.
 
-    Others have taken it for dead. Without `except Superseded` and `except RotaError` around `_membership`
-    (sched/scheduler/service.py) the process ends.
+    Others have taken it for dead. Without the loop around `_membership` (sched/scheduler/service.py) the process ends.
     """
     scheduler = party.members[0]
     with Client.open(party.store) as client:
@@ -79,9 +79,9 @@ def test_sgl_06_a_scheduler_that_slept_long_goes_on_in_the_same_process(party):
     party.until("a tick", lambda: party.effects("tick"))
     scheduler.send_signal(signal.SIGSTOP)
     party.until(
-        "two leases",
+        "its lease to be over",
         lambda: party.value(
-            "select max(beat_at) < clock_timestamp() - interval '6 s' from rota.member where kind = 'scheduler'"
+            "select max(beat_at) < clock_timestamp() - interval '4 s' from rota.member where kind = 'scheduler'"
         ),
     )
     party.db.execute(
@@ -117,7 +117,7 @@ def test_sgl_07_of_five_that_start_together_each_partition_and_each_duty_has_one
 
 
 def test_sgl_09_ticks_go_on_whichever_scheduler_is_killed(party):
-    """Twice the one that has the schedule's partition. Without `FREE` in recovery the ticks stop for ever."""
+    """The one that has the schedule's partition. Without `FREE` in recovery the ticks stop for ever."""
     for _ in range(2):
         party.start("scheduler")
     with Client.open(party.store) as client:
@@ -126,13 +126,13 @@ def test_sgl_09_ticks_go_on_whichever_scheduler_is_killed(party):
     owner = (
         "select m.pid from rota.partition p join rota.member m on m.id = p.owner where m.state = 'live' and p.part = %s"
     )
-    for _ in range(2):
-        party.until("three to share", lambda: party.value(schedulers) == 3)
-        seen = party.effects("tick")
-        party.until("ticks", lambda: party.effects("tick") > seen)  # noqa: B023 - called in this turn
-        pid = party.value(owner, int(ref.id[-2:], 16) & 63)
-        next(member for member in party.members if member.pid == pid).kill()
-        party.start("scheduler")
+    party.until("three to share", lambda: party.value(schedulers) == 3)
+    party.until("ticks", lambda: party.effects("tick"))
+    pid = party.value(owner, int(ref.id[-2:], 16) & 63)
+    next(member for member in party.members if member.pid == pid).kill()
+    killed = party.value("select clock_timestamp()")
+    later = "select count(*) from demo_effect where tick > %s + interval '2 s'"
+    party.until("ticks again", lambda: party.value(later, killed) > 3)
     party.rota("cancel", "beat")
     late = "select extract(epoch from max(claimed_at - due_at)) from rota.history where outcome = 'succeeded'"
     assert party.value(late) < 3 + 5  # the lease, and the sweeps on a busy machine
@@ -242,7 +242,8 @@ def test_sgl_15_pgl_04_claiming_the_same_makes_no_errors_and_nobody_waits(make_p
     log = server.log.read_text(encoding="utf-8")
     assert "ERROR" not in log
     assert "advisory" not in log
-    assert "still waiting for" not in log, "somebody waited for more than 50 ms"
+    # Those who make a table's file longer wait for each other, and for nothing of ours.
+    assert not re.search(r"still waiting for \w+ on (?!extension)", log), "somebody waited for more than 50 ms"
 
 
 def test_sgl_16_a_tick_that_ran_and_was_forgotten_is_not_claimed_again(house):

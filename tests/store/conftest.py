@@ -31,6 +31,7 @@ class PostgresTestbed:
 
     def __init__(self, url: str) -> None:
         self.store = open_store(url)
+        self.url = url
         self._connection = psycopg.connect(url, autocommit=True)
 
     def close(self) -> None:
