@@ -12,7 +12,7 @@ def echo():
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer(link):
-            with link:
+            with link, contextlib.suppress(OSError):
                 while data := _received(link):
                     link.sendall(data)
 
