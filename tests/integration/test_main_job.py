@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import signal
+from contextlib import closing
 
 import pika
 import pytest
-from app import echo, effect, fail, flaky_effect, sleep, slow_effect
+from app import echo, effect, flaky_effect, slow_effect
 from rota import Client, after, every
 
 from tests.integration.conftest import party_on
@@ -275,51 +276,20 @@ def test_a_store_that_is_not_migrated_is_told(empty_store_url, broker_url, tmp_p
         party.close()
 
 
-@pytest.fixture
-def quick_party(store_url, broker_url, tmp_path):
-    """Its broker notices within seconds that a worker is frozen, and sends that one's messages to others."""
-    with party_on(store_url, f"{broker_url}?heartbeat=1", tmp_path) as found:
-        found.start("scheduler")
-        found.start("worker")
-        found.until_working()
-        yield found
-
-
-def test_whatever_a_zombie_writes_is_refused_and_counted(quick_party):
-    """Frozen past its lease with three runs inside, which end elsewhere meanwhile: nothing of it has an effect."""
-    party, zombie = quick_party, quick_party.members[1]
-    with Client.open(party.store) as client:
-        calls = [slow_effect.call(key="z", hold=4, pause=600), sleep.call(seconds=4), fail.call(times=1, seconds=4)]
-        client.submit_many(calls)
-    party.until("the runs to begin", lambda: party.running_on(zombie) == 3)
-    zombie.send_signal(signal.SIGSTOP)
-    party.start("worker")
-    party.until("the runs to end elsewhere", lambda: party.value("select count(*) from rota.history") == 3)
-    zombie.send_signal(signal.SIGCONT)
-
-    def refused():
-        found = party.status()["superseded"]
-        return all(found[kind] for kind in ("heartbeat", "transaction", "finish", "retry"))
-
-    party.until("four refusals", refused)
-    assert party.effects("z") == 1
-    assert party.value("select array_agg(outcome) from rota.history") == ["succeeded"] * 3
-    assert party.status()["ended"]["succeeded"] == 3
-
-
 def test_a_run_whose_message_is_gone_is_found_and_executed(store_url, broker_url, tmp_path):
     with party_on(store_url, broker_url, tmp_path) as party:
         party.env["ROTA_RECONCILE_AFTER"] = "2"
         party.start("scheduler")
         worker = party.start("worker")
         party.until_working()
+        party.rota("submit", "effect", "--args", json.dumps({"key": "first"}))
+        party.until("the queue to be there", lambda: party.effects("first") == 1)
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0
         party.rota("submit", "effect", "--args", json.dumps({"key": "gone"}))
-        connection = pika.BlockingConnection(pika.URLParameters(broker_url))
-        channel = connection.channel()
-        party.until("the message, to lose it", lambda: channel.basic_get("rota.q.demo", auto_ack=True)[0])
-        connection.close()
+        with closing(pika.BlockingConnection(pika.URLParameters(broker_url))) as connection:
+            channel = connection.channel()
+            party.until("the message, to lose it", lambda: channel.basic_get("rota.q.demo", auto_ack=True)[0])
         party.start("worker")
         party.until("the effect", lambda: party.effects("gone") == 1)
 
