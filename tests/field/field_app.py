@@ -31,7 +31,10 @@ insert into field_balance values (0);
 
 
 def see(ctx: Context, key: str) -> int:
-    """Enters this execution, in a transaction of its own. The how manyth it is of `key`, from 1."""
+    """Enters this execution, in a transaction of its own. The how manyth it is of `key`, from 1.
+
+    One statement: who is frozen after it has entered is still told what it was then.
+    """
     row: Mapping[str, object] = {
         "key": key,
         "fence": ctx.fence,
@@ -39,8 +42,11 @@ def see(ctx: Context, key: str) -> int:
         "idempotency_key": ctx.idempotency_key,
     }
     with psycopg.connect(os.environ["ROTA_STORE"], autocommit=True) as connection:
-        connection.execute("insert into field_seen values (%(key)s, %(fence)s, %(attempt)s, %(idempotency_key)s)", row)
-        found = connection.execute("select count(*) from field_seen where key = %(key)s", row).fetchone()
+        found = connection.execute(
+            "with entered as (insert into field_seen values (%(key)s, %(fence)s, %(attempt)s, %(idempotency_key)s)) "
+            "select count(*) + 1 from field_seen where key = %(key)s",
+            row,
+        ).fetchone()
     assert found is not None
     return int(found[0])
 

@@ -42,7 +42,8 @@ def test_lse_12_a_zombie_that_wakes_up_can_commit_end_and_retry_nothing(field):
     field.until("it to join under a new id", lambda: field.value(LIVE, zombie.pid))
     refused = "was taken from attempt 1"
     field.until("its commit to be refused", lambda: refused in field.log_of(zombie))
-    field.until("it to be counted", lambda: field.status()["superseded"]["heartbeat"])
+    counted = ("heartbeat", "transaction", "finish", "retry")
+    field.until("all four to be counted", lambda: all(field.status()["superseded"][kind] for kind in counted))
     assert field.running_on(heir) == 3
     assert field.value("select count(*) from field_effect") == 0
     for way in WAYS[:2]:
