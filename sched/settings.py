@@ -52,6 +52,10 @@ class Settings:
     def __post_init__(self) -> None:
         for name in _DURATIONS:
             object.__setattr__(self, name, seconds(getattr(self, name), _variable(name)))
+        if self.reconcile_after < 1:
+            raise UsageError(
+                f"ROTA_RECONCILE_AFTER is {self.reconcile_after:g} s: messages take their time, give 1 s or more"
+            )
         for name, (low, high) in _NUMBERS.items():
             object.__setattr__(self, name, _number(name, getattr(self, name), low, high))
         if isinstance(self.queues, str):

@@ -33,6 +33,7 @@ def test_queues_are_a_list_of_names(text):
         ("ROTA_LEASE", "soon"),
         ("ROTA_BEAT", "0"),
         ("ROTA_DRAIN_TIMEOUT", "-1"),
+        ("ROTA_RECONCILE_AFTER", "0"),
         ("ROTA_LOG_LEVEL", "loud"),
     ],
 )
