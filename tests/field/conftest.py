@@ -6,7 +6,7 @@ import secrets
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -67,19 +67,10 @@ class Field(Party):
         return int(self.value("select count(*) from field_seen where key = %s", key))
 
 
-@contextmanager
-def field_on(store: str, broker: str, folder: Path) -> Iterator[Field]:
-    found = Field(store, broker, folder)
-    try:
-        yield found
-    finally:
-        found.close()
-
-
 @pytest.fixture
 def field(store_url: str, broker_url: str, tmp_path: Path) -> Iterator[Field]:
     """A party of the field app in which nobody is yet."""
-    with field_on(store_url, broker_url, tmp_path) as found:
+    with closing(Field(store_url, broker_url, tmp_path)) as found:
         yield found
 
 
@@ -109,14 +100,12 @@ def party_of_clocks(store_url: str, broker_url: str, tmp_path: Path) -> Iterator
     from servers.install import faketime_library  # noqa: PLC0415
 
     prepare(store_url)
-    found = PartyOfClocks(store_url, broker_url, tmp_path)
-    try:
-        found.library = faketime_library()
+    with closing(PartyOfClocks(store_url, broker_url, tmp_path)) as found:
+        try:
+            found.library = faketime_library()
+        except Missing as error:
+            missing(error)
         yield found
-    except Missing as error:
-        missing(error)
-    finally:
-        found.close()
 
 
 @pytest.fixture

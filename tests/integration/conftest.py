@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,11 +111,8 @@ def party_on(store: str, broker: str, logs: Path) -> Iterator[Party]:
     from app import prepare  # noqa: PLC0415 - compose is on the path by then
 
     prepare(store)
-    party = Party(store, broker, logs)
-    try:
+    with closing(Party(store, broker, logs)) as party:
         yield party
-    finally:
-        party.close()
 
 
 @pytest.fixture
