@@ -1,4 +1,4 @@
-"""A member's proof of life, and how long it may trust in it.
+"""How a process becomes a member, its proof of life, and how long it may trust in it.
 
 The heartbeat thread has a connection of its own that no handler can starve. Only the store judges who is dead; `Trust`
 is what the member itself may believe meanwhile.
@@ -6,17 +6,24 @@ is what the member itself may believe meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from rota.sched.errors import RotaError
+from rota.sched.store.values import NewMember
+from rota.sched.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rota.sched.store.protocols import Store
+    from rota.sched.model import Kind
+    from rota.sched.stats import Stats
+    from rota.sched.store.protocols import AsyncLink, Store
 
 log = logging.getLogger(__name__)
 
@@ -53,33 +60,40 @@ class Trust:
         return now() < self._until
 
 
+async def join(store: Store, link: AsyncLink, kind: Kind, lease: float) -> tuple[int, Trust]:
+    """Enters this process under a new id, which it may trust from now on for a lease."""
+    trust, sent = Trust(lease), now()
+    member = await link.run(store.join(NewMember(kind, socket.gethostname(), os.getpid(), VERSION)))
+    trust.renewed(sent)
+    return member, trust
+
+
 class Heartbeat(threading.Thread):
-    """Beats every `beat` seconds until it is stopped or the store says that the member is not live any more."""
+    """Beats every `beat` seconds until it is stopped or the store says that the member is not live any more.
+
+    `lost` is set then, in the event loop in which the heart was made.
+    """
 
     def __init__(  # noqa: PLR0913 - what it joins
         self,
         store: Store,
         member: int,
         trust: Trust,
+        stats: Stats,
         *,
         beat: float,
         figures: Callable[[], tuple[Mapping[str, Any], int | None]],
-        told: Callable[[Mapping[str, Any], str], object],
-        on_lost: Callable[[], object],
     ) -> None:
-        """All three are called in this thread.
-
-        `figures` gives the member's stats and watermark, `told` gets the stats that were taken and the store's day,
-        `on_lost` is told of a death.
-        """
+        """`figures` gives the member's stats and watermark; it is called in this thread."""
         super().__init__(name=f"heartbeat-{member}", daemon=True)
         self._store = store
         self._member = member
         self._trust = trust
+        self._stats = stats
         self._beat = beat
         self._figures = figures
-        self._told = told
-        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self.lost = asyncio.Event()
         self._ending = threading.Event()
         self._link = store.link("heartbeat")
 
@@ -90,7 +104,8 @@ class Heartbeat(threading.Thread):
             try:
                 if not self.beat():
                     log.warning("member %s was taken for dead", self._member)
-                    self._on_lost()
+                    self._stats.superseded("heartbeat")
+                    self._loop.call_soon_threadsafe(self.lost.set)
                     break
                 pause = self._beat
             except RotaError as error:
@@ -103,13 +118,13 @@ class Heartbeat(threading.Thread):
 
     def beat(self) -> bool:
         """One heartbeat; False if the member is not live."""
-        stats, watermark = self._figures()
+        figures, watermark = self._figures()
         sent = now()
-        day = self._link.run(self._store.beat(self._member, stats, watermark))
+        day = self._link.run(self._store.beat(self._member, figures, watermark))
         if day is None:
             return False
         self._trust.renewed(sent)
-        self._told(stats, day)
+        self._stats.told(figures, day)
         return True
 
     def stop(self) -> None:

@@ -11,20 +11,18 @@ import asyncio
 import logging
 import os
 import random
-import socket
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from rota.sched.broker.rabbitmq import Consumer, Publisher
 from rota.sched.broker.topology import work_queue
-from rota.sched.errors import RotaError, Superseded, Unreachable
-from rota.sched.heartbeat import Heartbeat, Trust, now
+from rota.sched.errors import RotaError, StoreFault, Superseded, Unreachable
+from rota.sched.heartbeat import Heartbeat, join
 from rota.sched.lifecycle import Backoff, every, stop_on_signals, until_first
 from rota.sched.stats import Stats
 from rota.sched.store import open_store
-from rota.sched.store.values import HandlerRow, NewMember
-from rota.sched.version import VERSION
+from rota.sched.store.values import HandlerRow
 from rota.workers.attempt import Verdict, judge
 from rota.workers.context import RunContext
 from rota.workers.executor import Executor
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rota.sched.app import App
+    from rota.sched.heartbeat import Trust
     from rota.sched.settings import Settings
     from rota.sched.store.values import Begun
     from rota.workers.attempt import Attempt
@@ -131,10 +130,7 @@ class Worker:
     async def _membership(self, stop: asyncio.Event) -> None:
         """One life under one id."""
         store, settings = self._store, self._settings
-        new = NewMember("worker", socket.gethostname(), os.getpid(), VERSION)
-        trust, sent = Trust(settings.lease), now()
-        member = await self._begin_link.run(store.join(new))
-        trust.renewed(sent)
+        member, trust = await join(store, self._begin_link, "worker", settings.lease)
         self._stats.rejoin()
         log.info("worker %s joined, queues %s", member, ", ".join(self._queues))
         intake = self._intake = Intake(
@@ -161,27 +157,20 @@ class Worker:
         executor = self._executor = Executor(
             settings.concurrency, lambda attempt: RunContext(attempt, self._pools, trust), self._ended
         )
-        loop, lost = asyncio.get_running_loop(), asyncio.Event()
-
-        def dead() -> None:
-            self._stats.superseded("heartbeat")
-            lost.set()
-
         heart = Heartbeat(
             store,
             member,
             trust,
+            self._stats,
             beat=settings.beat,
             figures=lambda: (self._figures(trust), None),
-            told=self._stats.told,
-            on_lost=lambda: loop.call_soon_threadsafe(dead),
         )
         heart.start()
         settling = asyncio.create_task(settler.run())
         try:
             await until_first(
                 stop.wait(),
-                lost.wait(),
+                heart.lost.wait(),
                 self._consume_while(trust, intake),
                 intake.run(settler),
                 _end_of(settling),
@@ -266,7 +255,7 @@ class Worker:
                 if strangers:
                     log.warning("%s runs were begun and the answer was lost: handed back", len(strangers))
                     await self._finish_link.run(self._store.disown(strangers))
-            except Unreachable as error:
+            except (Unreachable, StoreFault) as error:
                 log.warning("comparing with the ledger: %s", error)
 
     async def _guard(self) -> None:

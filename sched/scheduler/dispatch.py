@@ -108,11 +108,11 @@ class Dispatcher:
         """Publishes runs that the store has given this scheduler."""
         runs = sorted(runs, key=lambda d: d.dispatch)
         self.watermark.add(d.dispatch for d in runs)
-        if not self._stats.seen(d.dispatch for d in runs):
-            log.error(
-                "the store gives numbers that it has given before: was it restored from a backup? See `rota doctor`"
-            )
-            self.numbers_back = True
+        rising = self._stats.seen(d.dispatch for d in runs)
+        if runs and rising == self.numbers_back:
+            self.numbers_back = not rising
+            if not rising:
+                log.error("the store gives numbers anew: was it restored from a backup? See `rota doctor`")
         for d in runs:
             queue = work_queue(d.queue)
             self.outstanding[d.dispatch] = (d.queue, Outgoing(JOBS, queue, encode(d), str(d.dispatch)))
@@ -121,9 +121,8 @@ class Dispatcher:
         await self._repeat()
 
     def _publish(self, number: int) -> None:
-        if (
-            not self._trust.held
-        ):  # it may be another's by now; if it is still ours, it goes out after the next heartbeat
+        # It may be another's by now; if it is still ours, it goes out after the next heartbeat.
+        if not self._trust.held:
             self._later(number)
             return
         _, message = self.outstanding[number]

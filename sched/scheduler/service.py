@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import time
 from typing import TYPE_CHECKING, Any
 
 from rota.sched.broker.rabbitmq import Consumer, Publisher
-from rota.sched.errors import RotaError, Superseded, Unreachable
-from rota.sched.heartbeat import Heartbeat, Trust, now
+from rota.sched.errors import RotaError, StoreFault, Superseded, Unreachable
+from rota.sched.heartbeat import Heartbeat, join
 from rota.sched.ingest import Ingest
 from rota.sched.lifecycle import Backoff, every, set_within, stop_on_signals, until_first
 from rota.sched.scheduler.collector import Collector
@@ -27,12 +25,11 @@ from rota.sched.scheduler.lanes import LaneBook
 from rota.sched.scheduler.wakeup import Wakeup
 from rota.sched.stats import Stats
 from rota.sched.store import open_store
-from rota.sched.store.values import NewMember
-from rota.sched.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rota.sched.heartbeat import Trust
     from rota.sched.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -111,10 +108,8 @@ class Scheduler:
         if self._old is not None:
             await self._link.run(store.leave(self._old))
             self._old = None
-        new = NewMember("scheduler", socket.gethostname(), os.getpid(), VERSION)
-        trust, sent = Trust(settings.lease), now()
-        member = self._old = await self._link.run(store.join(new))
-        trust.renewed(sent)
+        member, trust = await join(store, self._link, "scheduler", settings.lease)
+        self._old = member
         self._stats.rejoin()
         log.info("scheduler %s joined", member)
         lanes = LaneBook()
@@ -130,27 +125,19 @@ class Scheduler:
             batch=settings.batch,
             window=settings.confirm_window,
         )
-        loop = asyncio.get_running_loop()
-        lost = asyncio.Event()
-
-        def dead() -> None:
-            self._stats.superseded("heartbeat")
-            lost.set()
-
         heart = Heartbeat(
             store,
             member,
             trust,
+            self._stats,
             beat=settings.beat,
             figures=lambda: (self._figures(trust), dispatcher.watermark.value),
-            told=self._stats.told,
-            on_lost=lambda: loop.call_soon_threadsafe(dead),
         )
         heart.start()
         try:
             await until_first(
                 stop.wait(),
-                lost.wait(),
+                heart.lost.wait(),
                 every(settings.beat, lambda: self._share(member, lanes)),
                 every(SWEEP_SECONDS, lambda: self._sweep(lanes)),
                 every(SWEEP_SECONDS, lambda: self._watch(dispatcher)),
@@ -261,10 +248,10 @@ class Scheduler:
 
     @staticmethod
     async def _tolerant(what: str, step: Any) -> Any:
-        """The step's value, None if the store or broker was away: duties are standing, the next round does it."""
+        """The step's value, None if store or broker were away or refused: duties are standing, the next round does it."""
         try:
             return await step
-        except Unreachable as error:
+        except (Unreachable, StoreFault) as error:
             log.warning("%s: %s", what, error)
             return None
 

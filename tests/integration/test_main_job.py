@@ -309,3 +309,16 @@ def test_an_end_that_the_store_does_not_take_harms_nothing_beside_it(party):
     (reason,) = party.db.execute("select reason from rota.history where handler = 'echo'").fetchone()
     assert "cannot be stored" in reason
     assert "no results of echo here" in reason
+
+
+def test_a_duty_that_the_store_refuses_stops_no_job(party):
+    party.db.execute(
+        "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no duties'; end $$;"
+        "create trigger refuse before update on rota.duty for each row execute function refuse()"
+    )
+    scheduler = party.members[0]
+    party.until("a refusal", lambda: "no duties" in party.log_of(scheduler))
+    with Client.open(party.store) as client:
+        client.submit_many([effect.call(key=f"n{n}") for n in range(20)])
+    party.until("all effects", lambda: party.value("select count(*) from demo_effect") == 20)
+    assert party.value("select count(*) from rota.member") == 2

@@ -13,6 +13,7 @@ COLLECTOR = "sched/scheduler/collector.py"
 WATERMARK = "sched/scheduler/watermark.py"
 SCHEDULING = "sched/store/postgres/scheduling.py"
 WORKING = "sched/store/postgres/working.py"
+HEARTBEAT = "sched/heartbeat.py"
 DUTIES = "sched/store/postgres/duties.py"
 MEMBERS = "sched/store/postgres/members.py"
 SUBMISSION = "sched/store/postgres/submission.py"
@@ -28,6 +29,7 @@ HANDLERS = "tests/store/test_context.py::"
 INGEST = "tests/integration/test_ingest.py::"
 UNIT_SETTLE = "tests/unit/test_settle.py::"
 UNIT_DISPATCH = "tests/unit/test_dispatch.py::"
+UNIT_HEARTBEAT = "tests/unit/test_heartbeat.py::"
 
 
 class Edit(NamedTuple):
@@ -289,6 +291,25 @@ MUTATIONS = (
         7,
         (Edit(DUTIES, "%(after)s * (1 << least(r.audits, 10))", "%(after)s"),),
         (CONFORMANCE + "test_the_reconciler_waits_twice_as_long_each_time",),
+    ),
+    # What saves work: a member does not trust its lease for longer than others do.
+    Mutation(
+        "lease-counts-from-the-answer",
+        0,
+        (Edit(HEARTBEAT, "self._until = sent + self._seconds", "self._until = now() + self._seconds"),),
+        (UNIT_HEARTBEAT + "test_a_lease_counts_from_when_its_renewal_was_sent",),
+    ),
+    Mutation(
+        "claims-without-a-lease",
+        0,
+        (Edit(DISPATCH, "self._publisher.blocked or not self._trust.held", "self._publisher.blocked"),),
+        (UNIT_DISPATCH + "test_a_scheduler_whose_lease_is_over_claims_and_publishes_nothing_until_it_is_renewed",),
+    ),
+    Mutation(
+        "publishes-without-a-lease",
+        0,
+        (Edit(DISPATCH, "        if not self._trust.held:", "        if False:"),),
+        (UNIT_DISPATCH + "test_a_scheduler_whose_lease_is_over_claims_and_publishes_nothing_until_it_is_renewed",),
     ),
     # Rule 10: numbers and heartbeats.
     Mutation(

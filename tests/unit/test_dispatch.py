@@ -105,3 +105,22 @@ async def test_what_was_claimed_and_not_published_when_the_scheduler_is_asked_to
     assert await dispatcher.drain(5)
     assert broker.published == ["7"]
     assert dispatcher.watermark.value >= 7
+
+
+async def test_a_scheduler_whose_lease_is_over_claims_and_publishes_nothing_until_it_is_renewed():
+    dispatcher, publisher = await claimed(5)
+    publisher.answer(Publish.UNKNOWN)
+    dispatcher._trust = SimpleNamespace(held=False)
+    assert dispatcher.room == 0
+    await dispatcher.round()
+    assert len(publisher.published) == 1
+    dispatcher._trust = HELD
+    await dispatcher.round()
+    assert len(publisher.published) == 2
+
+
+async def test_numbers_that_the_store_gives_anew_are_told_until_they_rise_again():
+    dispatcher, _ = await claimed(1000)
+    for number, told in ((5, True), (6, True), (2000, False)):
+        await dispatcher.dispatch([dispatched(number)])
+        assert dispatcher.numbers_back is told
