@@ -5,6 +5,8 @@ VENV := .venv/bin
 SERVICES := $(PYTHON) compose/services.py
 # pytest's own options, for example: make test TESTS="tests/unit -k cron"
 TESTS ?=
+# so many tests at a time: most of them wait for servers and clocks
+WORKERS ?= 2
 # of the model, for example: make model CASES="code-2"
 CASES ?=
 # of the mutations, by name; all of them by default
@@ -38,10 +40,10 @@ chaos: setup ## everything fails, nothing may be lost (SECONDS=120 JOBS= SEED= F
 	  $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
 
 test: setup ## the whole test suite against real servers (TESTS="..." for pytest's options)
-	@$(SERVICES) run -- $(VENV)/pytest $(TESTS)
+	@$(SERVICES) run -- $(VENV)/pytest -n $(WORKERS) --dist loadgroup $(TESTS)
 
 test-rabbitmq4: setup ## the tests that touch the broker, against RabbitMQ 4.x
-	@$(SERVICES) run --rabbitmq4 -- $(VENV)/pytest tests/broker tests/integration $(TESTS)
+	@$(SERVICES) run --rabbitmq4 -- $(VENV)/pytest -n $(WORKERS) --dist loadgroup tests/broker tests/integration $(TESTS)
 
 model: python ## walk all orders of the protocol's steps (CASES="..." for other cases, see docs/model)
 	@$(PYTHON) -B docs/model/cases.py $(CASES)

@@ -87,8 +87,8 @@ def database_prefix(services: Urls) -> Iterator[str]:
     prefix = f"rota_test_{secrets.token_hex(4)}"
     with psycopg.connect(services.store, autocommit=True, application_name=prefix) as connection:
         for (name,) in connection.execute(
-            "SELECT datname FROM pg_database WHERE datname ~ '^rota_test_[0-9a-f]{8}_' AND NOT EXISTS"
-            " (SELECT FROM pg_stat_activity WHERE application_name = substr(datname::text, 1, 18))"
+            "SELECT d.datname FROM pg_database d WHERE d.datname ~ '^rota_test_[0-9a-f]{8}_' AND NOT EXISTS"
+            " (SELECT FROM pg_stat_activity a WHERE a.application_name = substr(d.datname::text, 1, 18))"
         ).fetchall():
             drop_database(services.store, name)
         yield prefix

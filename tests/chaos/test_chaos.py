@@ -12,6 +12,7 @@ from servers import process as processes
 RUN = Path(__file__).parent / "run.py"
 ROOT = RUN.parents[2]
 SEED = 1
+pytestmark = pytest.mark.xdist_group("chaos")  # one after the other: each counts what the other leaves
 BOUND = 240  # seconds: about 50 on an idle machine of two cores
 
 
