@@ -44,6 +44,14 @@ def submit(
     grace: Annotated[str | None, typer.Option(metavar="D", help="A tick this late is missed.")] = None,
     dst_gap: Annotated[str | None, typer.Option(help="run_after, shift or skip.")] = None,
     dst_overlap: Annotated[str | None, typer.Option(help="first, last, both or skip.")] = None,
+    attempts: Annotated[int | None, typer.Option(metavar="N", help="Executions at most, not the handler's.")] = None,
+    retry_for: Annotated[
+        str | None, typer.Option(metavar="D", help="No attempt begins later than that after it was due.")
+    ] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="D", help="Of each attempt, not the handler's.")] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="D", help="It may not begin later than that after it was due.")
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="A name, one job at a time has it.")] = None,
     key: Annotated[
         str | None, typer.Option("--key", help="Idempotency key: the same submit again is a duplicate.")
@@ -73,7 +81,15 @@ def submit(
         row = _announced(client, handler)
         check_args(row.schema, values, handler)
         ref = client.submit(
-            Call(handler, values, queue or row.queue), when, key=key, name=name, queue=queue, tenant=tenant
+            Call(handler, values, queue or row.queue),
+            when,
+            key=key,
+            name=name,
+            queue=queue,
+            tenant=tenant,
+            retry={k: v for k, v in {"attempts": attempts, "retry_for": retry_for}.items() if v is not None} or None,
+            timeout=timeout,
+            expires=expires,
         )
     if json:
         output.emit({"job_id": ref.id, "duplicate": ref.duplicate})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from rota.sched import durations
 from rota.sched.errors import UsageError
 from rota.sched.ids import check_name
-from rota.sched.policy import Retry
+from rota.sched.policy import Retry, positive
 from rota.sched.signature import args_schema, bind, check_args, parameters, wants_context
 from rota.sched.when import Schedule
 
@@ -201,7 +201,7 @@ class App:
         queue = self.name if queue is None else queue
         if retry is not None and not isinstance(retry, Retry):
             raise UsageError(f"handler {name}: retry is {retry!r:.100}: give Retry(attempts=...)")
-        handler: Handler[..., Any] = Handler(function, name, queue, retry or Retry(), _limit(timeout, "timeout"))
+        handler: Handler[..., Any] = Handler(function, name, queue, retry or Retry(), positive(timeout, "timeout"))
         if name in self.handlers:
             raise UsageError(f"app {self.name} has a handler {name!r} already: give this one another name=")
         self.handlers[name] = handler
@@ -219,7 +219,7 @@ class App:
             raise UsageError(f"schedule {name}: {call!r:.100} is not a call of a handler: write handler.call(...)")
         if not isinstance(when, Schedule):
             raise UsageError(f"schedule {name}: when is {when!r:.100}: give cron(...) or every(...)")
-        self.schedules[name] = NamedSchedule(name, call, when, _limit(expect, "expect"))
+        self.schedules[name] = NamedSchedule(name, call, when, positive(expect, "expect"))
 
 
 def _check_function(function: object) -> None:
@@ -227,15 +227,6 @@ def _check_function(function: object) -> None:
         raise UsageError(f"{function!r:.100} cannot be a handler: write @app.handler(queue=...) above a plain function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UsageError(f"{function!r:.100} is a generator, whose body would never run: return a value, do not yield")
-
-
-def _limit(value: float | str | timedelta | None, what: str) -> float | None:
-    if value is None:
-        return None
-    limit = durations.seconds(value, what)
-    if limit == 0:
-        raise UsageError(f"{what} is {value!r}: give more than 0 seconds, or leave it out")
-    return limit
 
 
 def load_app(reference: str) -> App:

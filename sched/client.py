@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rota.sched.app import Call
     from rota.sched.ids import RunKey
     from rota.sched.plans import Plan
+    from rota.sched.policy import Duration, Retry
     from rota.sched.store.protocols import Store, SyncLink
     from rota.sched.store.transaction import Transaction
     from rota.sched.store.values import Cancelled
@@ -82,6 +83,9 @@ class Client:
         name: str | None = None,
         queue: str | None = None,
         tenant: str | None = None,
+        retry: Retry | Mapping[str, Any] | None = None,
+        timeout: Duration | None = None,
+        expires: Duration | None = None,
         connection: object | None = None,
     ) -> JobRef:
         """Stores a job: `handler.call(...)`, now or at `when`. When this returns, it will run.
@@ -93,11 +97,23 @@ class Client:
         tries:
         with a key it may be submitted again safely.
 
+        `retry` (a Retry, or some of its numbers) and `timeout` instead of the handler's; `expires`: a run may not begin later than that after it was due.
+
         `connection`: a `psycopg.Connection`, or SQLAlchemy's `Connection` or `Session` over psycopg 3, whose
         transaction the
         job becomes part of; the caller commits.
         """
-        job = requests.new_job(call, when, key=key, name=name, queue=queue, tenant=tenant)
+        job = requests.new_job(
+            call,
+            when,
+            key=key,
+            name=name,
+            queue=queue,
+            tenant=tenant,
+            retry=retry,
+            timeout=timeout,
+            expires=expires,
+        )
         return self._do(plans.submitting(self.store, [job], borrowed=connection is not None), connection)[0]
 
     def submit_many(self, items: Iterable[Submittable], *, connection: object | None = None) -> list[JobRef]:
@@ -229,10 +245,23 @@ class AsyncClient:
         name: str | None = None,
         queue: str | None = None,
         tenant: str | None = None,
+        retry: Retry | Mapping[str, Any] | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - of the job's attempts
+        expires: Duration | None = None,
         connection: object | None = None,
     ) -> JobRef:
         """As `Client.submit`; `connection` is psycopg's or SQLAlchemy's asyncio kind."""
-        job = requests.new_job(call, when, key=key, name=name, queue=queue, tenant=tenant)
+        job = requests.new_job(
+            call,
+            when,
+            key=key,
+            name=name,
+            queue=queue,
+            tenant=tenant,
+            retry=retry,
+            timeout=timeout,
+            expires=expires,
+        )
         refs = await self._do(plans.submitting(self.store, [job], borrowed=connection is not None), connection)
         return refs[0]
 

@@ -13,6 +13,7 @@ from rota.sched.durations import instant
 from rota.sched.errors import NotFound, RotaError, UsageError
 from rota.sched.ids import new_job_id
 from rota.sched.plans import dead_filter
+from rota.sched.policy import Policy
 from rota.sched.when import when_from_json
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class SubmitCommand:
     name: str | None
     queue: str | None
     tenant: str | None
+    policy: Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ def _read_submit(body: dict[str, Any], delivery: Delivery) -> SubmitCommand:
         name=name,
         queue=body.get("queue"),
         tenant=body.get("tenant"),
+        policy=Policy.from_json({word: body[word] for word in ("retry", "timeout", "expires") if word in body}),
     )
 
 
@@ -156,6 +159,9 @@ def job_of(command: SubmitCommand, known: Mapping[str, HandlerRow]) -> NewJob:
         name=command.name,
         queue=command.queue,
         tenant=command.tenant,
+        retry=command.policy.retry,
+        timeout=command.policy.timeout,
+        expires=command.policy.expires,
     )
 
 

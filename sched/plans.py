@@ -154,7 +154,18 @@ def new_jobs(items: Iterable[object], scope: str = "") -> list[NewJob]:
         s = requests.submission(item)
         try:
             jobs.append(
-                requests.new_job(s.call, s.when, key=s.key, scope=scope, name=s.name, queue=s.queue, tenant=s.tenant)
+                requests.new_job(
+                    s.call,
+                    s.when,
+                    key=s.key,
+                    scope=scope,
+                    name=s.name,
+                    queue=s.queue,
+                    tenant=s.tenant,
+                    retry=s.retry,
+                    timeout=s.timeout,
+                    expires=s.expires,
+                )
             )
         except UsageError as error:
             raise UsageError(f"item {n}: {error}") from None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rota.sched.app import Call
 from rota.sched.errors import Conflict, UsageError
 from rota.sched.ids import check_name, new_job_id
+from rota.sched.policy import NO_POLICY, policy
 from rota.sched.store.transaction import Steps, Transaction
 from rota.sched.store.values import NewJob, Submitted
 from rota.sched.when import Once, Schedule
@@ -24,6 +25,7 @@ from rota.sched.when import Once, Schedule
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rota.sched.policy import Duration, Policy, Retry
     from rota.sched.store import protocols
     from rota.sched.when import When
 
@@ -59,6 +61,9 @@ class Submission:
     name: str | None = None
     queue: str | None = None
     tenant: str | None = None
+    retry: Retry | Mapping[str, Any] | None = None
+    timeout: Duration | None = None
+    expires: Duration | None = None
 
 
 Submittable = Call | tuple[Call, "When"] | Submission
@@ -82,6 +87,9 @@ def new_job(  # noqa: PLR0913 - the words of the request
     name: str | None = None,
     queue: str | None = None,
     tenant: str | None = None,
+    retry: Retry | Mapping[str, Any] | None = None,
+    timeout: Duration | None = None,
+    expires: Duration | None = None,
 ) -> NewJob:
     """The job to be stored for a call. Raises UsageError for whatever cannot be stored, with the path inside the args.
 
@@ -98,8 +106,9 @@ def new_job(  # noqa: PLR0913 - the words of the request
         check_name(tenant, "tenant")
     _check_identity(key, scope, name, when)
     args = args_text(call.args)
-    request = request_hash(call.handler, args, queue, tenant, when)
-    return NewJob(new_job_id(), queue, call.handler, args, when, request, tenant, name, key, scope)
+    own = policy(retry, timeout, expires)
+    request = request_hash(call.handler, args, queue, tenant, when, own)
+    return NewJob(new_job_id(), queue, call.handler, args, when, request, tenant, name, key, scope, policy=own)
 
 
 def args_text(args: Mapping[str, Any]) -> str:
@@ -115,9 +124,15 @@ def args_text(args: Mapping[str, Any]) -> str:
     return text
 
 
-def request_hash(handler: str, args: str, queue: str, tenant: str | None, when: When) -> str:
-    """What tells a repeated request from another one: sha256 of handler, args (canonical), queue, tenant and time."""
-    text = f"[{_dumps([handler, queue, tenant, when.to_json()])},{args}]"
+def request_hash(  # noqa: PLR0913, PLR0917 - all that is asked for
+    handler: str, args: str, queue: str, tenant: str | None, when: When, own: Policy = NO_POLICY
+) -> str:
+    """What tells a repeated request from another one.
+
+    sha256 of handler, args (canonical), queue, tenant and time, and of the job's own policy if it has one.
+    """
+    asked = [handler, queue, tenant, when.to_json(), *([own.to_json()] if own else [])]
+    text = f"[{_dumps(asked)},{args}]"
     return hashlib.sha256(text.encode()).hexdigest()
 
 

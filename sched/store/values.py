@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from rota.sched.policy import NO_POLICY
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from rota.sched.ids import RunKey
     from rota.sched.model import Dispatch, Kind, Outcome
+    from rota.sched.policy import Policy
     from rota.sched.when import When
 
 
@@ -42,6 +45,7 @@ class NewJob:
     key: str | None = None
     scope: str = ""
     key_seconds: float = 7 * 86400.0
+    policy: Policy = NO_POLICY
 
 
 @dataclass(frozen=True, slots=True)

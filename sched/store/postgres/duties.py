@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rota.sched.ids import RunKey
 from rota.sched.model import LOSSES_LIMIT
-from rota.sched.store.postgres.text import PAST, tick
+from rota.sched.store.postgres.text import DEAD, PAST, tick
 from rota.sched.store.transaction import Query, Rows, Steps, transaction
 from rota.sched.store.values import Recovered
 
@@ -74,8 +74,8 @@ select {PAST}, clock_timestamp(), 'cancelled', 'cancelled while it ran; its work
 
 POISON = f"""
 with gone as (delete from rota.run r using {_MINE} returning r.*)
-insert into rota.dead ({PAST}, part, died_at, reason, errors)
-select {PAST.replace("losses", "losses + 1")}, part, clock_timestamp(),
+insert into rota.dead ({DEAD}, died_at, reason, errors)
+select {DEAD.replace("losses", "losses + 1")}, clock_timestamp(),
   'poison: ' || losses + 1 || ' workers were lost while they ran it', errors from gone
 on conflict do nothing returning 1
 """

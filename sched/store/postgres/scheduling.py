@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 _DISPATCH = f"""dispatch, job_id::text, {tick("scheduled_for")}, queue, handler, tenant,
     case when octet_length(args::text) <= {ARGS_INLINE} then args::text end"""
 
+
+def _expires(due: str) -> str:
+    """From when on a run may not begin, by its job's policy."""
+    return f"{due} + make_interval(secs => (policy ->> 'expires')::float8)"
+
+
 # Lanes are walked in the caller's order, each by the index job_due and no further than its limit. One-offs leave the
 # table here; the rows of recurring jobs stay locked for the plan that follows in the same transaction.
 CLAIM = f"""
@@ -42,10 +48,10 @@ gone as (
   returning due.n, j.*
 ),
 live as (
-  insert into rota.run (job_id, scheduled_for, part, state, dispatch, scheduler, queue, handler, tenant, args, due_at,
-    claimed_at)
-  select id, scheduled_for, part, 'waiting', nextval('rota.number'), %(member)s, queue, handler, tenant, args,
-    next_run_at, now()
+  insert into rota.run (job_id, scheduled_for, part, state, dispatch, scheduler, queue, handler, tenant, args, policy,
+    due_at, claimed_at, expires_at)
+  select id, scheduled_for, part, 'waiting', nextval('rota.number'), %(member)s, queue, handler, tenant, args, policy,
+    next_run_at, now(), {_expires("next_run_at")}
   from gone
   on conflict do nothing
   returning *
@@ -66,12 +72,13 @@ select now(), told.* from me left join told on true
 # The plan of the recurring rows of a claim, applied: cursors move on, ticks become runs, what is skipped is told.
 ADVANCE = f"""
 with fired as (
-  insert into rota.run (job_id, scheduled_for, part, state, dispatch, scheduler, queue, handler, tenant, args, due_at,
-    claimed_at)
-  select j.id, f.at, j.part, 'waiting', nextval('rota.number'), %(member)s, j.queue, j.handler, j.tenant, j.args,
-    case when f.at = j.scheduled_for then j.next_run_at else f.at end, now()
+  insert into rota.run (job_id, scheduled_for, part, state, dispatch, scheduler, queue, handler, tenant, args, policy,
+    due_at, claimed_at, expires_at)
+  select j.id, f.at, j.part, 'waiting', nextval('rota.number'), %(member)s, j.queue, j.handler, j.tenant, j.args, j.policy,
+    due.at, now(), {_expires("due.at")}
   from unnest(%(fire_ids)s::uuid[], %(fire_at)s::timestamptz[]) with ordinality f(id, at, n)
   join rota.job j on j.id = f.id
+  cross join lateral (select case when f.at = j.scheduled_for then j.next_run_at else f.at end as at) due
   order by f.n
   on conflict do nothing
   returning *

@@ -24,9 +24,9 @@ WAKE_CHANNEL = "rota_wake"
 SUBMIT = f"""
 with input as materialized (
   select * from unnest(%(ids)s::uuid[], %(queues)s::text[], %(handlers)s::text[], %(tenants)s::text[], %(args)s::jsonb[],
-    %(schedules)s::jsonb[], %(ticks)s::timestamptz[], %(dues)s::timestamptz[], %(delays)s::float8[], %(names)s::text[],
+    %(schedules)s::jsonb[], %(policies)s::jsonb[], %(ticks)s::timestamptz[], %(dues)s::timestamptz[], %(delays)s::float8[], %(names)s::text[],
     %(requests)s::text[], %(scopes)s::text[], %(keys)s::text[], %(key_seconds)s::float8[])
-    with ordinality x(id, queue, handler, tenant, args, schedule, tick, due, delay, name, request, scope, key,
+    with ordinality x(id, queue, handler, tenant, args, schedule, policy, tick, due, delay, name, request, scope, key,
       key_seconds, n)
 ),
 keyed as (
@@ -44,12 +44,12 @@ known as (
   on conflict do nothing
 ),
 stored as (
-  insert into rota.job (id, part, queue, next_run_at, scheduled_for, handler, tenant, args, schedule, name, request,
+  insert into rota.job (id, part, queue, next_run_at, scheduled_for, handler, tenant, args, schedule, policy, name, request,
     created_at)
   select i.id, get_byte(uuid_send(i.id), 15) %% {PARTITIONS}, i.queue,
     greatest(coalesce(i.due, i.tick, clock_timestamp() + make_interval(secs => i.delay)), clock_timestamp()),
     coalesce(i.tick, clock_timestamp() + make_interval(secs => i.delay)),
-    i.handler, i.tenant, i.args, i.schedule, i.name, case when i.name is not null then i.request end, clock_timestamp()
+    i.handler, i.tenant, i.args, i.schedule, i.policy, i.name, case when i.name is not null then i.request end, clock_timestamp()
   from input i
   where i.key is null or exists (select from keyed k where k.job_id = i.id)
   order by i.name, i.id
@@ -232,6 +232,7 @@ def _submit_params(jobs: Sequence[NewJob], now: datetime | None, *, always_wake:
         "tenants": [job.tenant for job in jobs],
         "args": [job.args for job in jobs],
         "schedules": [Jsonb(job.when.to_json()) if isinstance(job.when, Schedule) else None for job in jobs],
+        "policies": [Jsonb(job.policy.to_json()) if job.policy else None for job in jobs],
         "ticks": [t[0] for t in times],
         "dues": [t[1] for t in times],
         "delays": [t[2] for t in times],

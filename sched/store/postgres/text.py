@@ -16,5 +16,9 @@ LIVE_MEMBER = """me as materialized (
 KEY SHARE lets heartbeats pass and conflicts with the FOR UPDATE that recovery takes before it marks a member dead.
 """
 
-PAST = """job_id, scheduled_for, queue, handler, tenant, args, attempt, losses, fence, owner, due_at, claimed_at, begun_at"""
+PAST = """job_id, scheduled_for, queue, handler, tenant, args, attempt, losses, fence, owner, due_at, claimed_at, begun_at,
+  lineage"""
 """What a run takes along into `history` and `dead`; `errors` is apart because finish adds to it."""
+
+DEAD = f"{PAST}, part, policy"
+"""What it takes along into `dead`, to come back from there."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey
-from rota.sched.store.postgres.text import LIVE_MEMBER, PAST, tick
+from rota.sched.store.postgres.text import DEAD, LIVE_MEMBER, PAST, tick
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Begun, End, Owned, Return, Standing
 
@@ -60,8 +60,8 @@ past as (
   from gone where outcome <> 'dead'
 ),
 died as (
-  insert into rota.dead ({PAST}, part, died_at, reason, errors)
-  select {PAST}, part, clock_timestamp(), coalesce(reason, 'failed'),
+  insert into rota.dead ({DEAD}, died_at, reason, errors)
+  select {DEAD}, clock_timestamp(), coalesce(reason, 'failed'),
     case when error is null then errors else coalesce(errors, '[]') || error end
   from gone where outcome = 'dead'
   on conflict do nothing
