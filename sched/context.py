@@ -86,4 +86,14 @@ class Context(Protocol):
         """`submit` for async handlers."""
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Tells how far it is."""
+        """Tells how far it is, from 0 to 1; `rota show` prints it."""
+
+    def checkpoint(self, value: Any) -> None:
+        """Keeps a JSON value for the attempts that follow, also if this worker dies. For sync handlers."""
+
+    async def acheckpoint(self, value: Any) -> None:
+        """`checkpoint` for async handlers."""
+
+    @property
+    def last_checkpoint(self) -> Any:
+        """The last checkpoint of this run, by whichever of its attempts; None before the first one."""

@@ -48,6 +48,10 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("cancel", "running", "history:cancelled"),
     Transition("cancel", "waiting", "history:cancelled"),
     Transition("cancel", "retrying", "history:cancelled"),
+    Transition("expire", "waiting", "history:expired"),
+    Transition("expire", "retrying", "history:expired"),
+    Transition("disclaim", "waiting", "dead"),
+    Transition("disclaim", "retrying", "dead"),
     Transition("redrive", "dead", "waiting"),
     Transition("discard", "dead", "history:discarded"),
 )

@@ -13,7 +13,7 @@ from rota.sched.urls import mask
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_DURATIONS = ("lease", "beat", "drain_timeout", "reconcile_after")
+_DURATIONS = ("lease", "beat", "drain_timeout", "reconcile_after", "unknown_after")
 _NUMBERS = {
     "concurrency": (1, 10_000),
     "processes": (1, 256),
@@ -44,6 +44,7 @@ class Settings:
     prefetch: int = 0
     drain_timeout: float = 30.0
     reconcile_after: float = 120.0
+    unknown_after: float = 3600.0
     batch: int = 500
     confirm_window: int = 2000
     history_days: int = 30
@@ -52,10 +53,11 @@ class Settings:
     def __post_init__(self) -> None:
         for name in _DURATIONS:
             object.__setattr__(self, name, seconds(getattr(self, name), _variable(name)))
-        if self.reconcile_after < 1:
-            raise UsageError(
-                f"ROTA_RECONCILE_AFTER is {self.reconcile_after:g} s: messages take their time, give 1 s or more"
-            )
+        for name in ("reconcile_after", "unknown_after"):
+            if getattr(self, name) < 1:
+                raise UsageError(
+                    f"{_variable(name)} is {getattr(self, name):g} s: messages take their time, give 1 s or more"
+                )
         for name, (low, high) in _NUMBERS.items():
             object.__setattr__(self, name, _number(name, getattr(self, name), low, high))
         if isinstance(self.queues, str):

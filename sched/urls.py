@@ -44,6 +44,20 @@ def mask(url: str) -> str:
     return _SECRET_FIELD.sub(lambda found: found["name"] + _HIDDEN, scheme + separator + rest)
 
 
+_PASSWORD = re.compile(r"(?P<before>\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s@/]+@", re.IGNORECASE)
+_SECRET = re.compile(
+    r"""(?P<name>["']?\b(?:password|passwd|secret|token|api_?key|access_?key|authorization)["']?\s*[=:]\s*)"""
+    r"""(?P<value>(?:(?:bearer|basic)\s+)?(?:'[^']*'|"[^"]*"|[^\s,;&)}'"]+))""",
+    re.IGNORECASE,
+)
+
+
+def mask_text(text: str) -> str:
+    """Free text, such as an error's, with the secrets hidden that can be told: passwords in URLs, and `password=`, `token:`."""
+    text = _PASSWORD.sub(lambda found: f"{found['before']}:{_HIDDEN}@", text)
+    return _SECRET.sub(lambda found: found["name"] + _HIDDEN, text)
+
+
 @dataclass(frozen=True, slots=True)
 class Tls:
     """How to speak TLS. Certificate and host name are verified unless `verify` is off."""

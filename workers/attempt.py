@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rota.sched.app import Cancel, NoRetry, RetryAfter, Snooze
 from rota.sched.errors import Superseded
+from rota.sched.policy import NO_POLICY
+from rota.sched.urls import mask_text
 
 if TYPE_CHECKING:
     from rota.sched.app import Handler
     from rota.sched.broker.messages import Delivery
     from rota.sched.ids import RunKey
     from rota.sched.message import Work
+    from rota.sched.policy import Policy, Retry
 
 RESULT_LIMIT = 64 * 1024
 """Results longer than this (bytes of JSON) are not kept."""
@@ -42,7 +46,9 @@ class Attempt:
     """A run that the ledger gave to this worker, until its end is written. Times are of the monotonic clock.
 
     completed: its transaction has written the end; released: handed back by a drain; dropped: its worker was taken for
-    dead; sent: its end was sent before and no answer came.
+    dead; sent: its end was sent before and no answer came; cancelled: somebody asked for it; given_up: its thread did not
+    end in time, what it still does is in vain. `started`: when its handler was called; `age`: seconds from when the run
+    was due until it was begun; `checkpoint` and `progress` are JSON text.
     """
 
     job: Job
@@ -56,10 +62,24 @@ class Attempt:
     released: bool = False
     dropped: bool = False
     sent: bool = False
-    started: bool = False
+    started: float | None = None
     cancelled: bool = False
+    given_up: bool = False
     result: tuple[Any] | None = None
-    trail: dict[str, Any] = field(default_factory=dict)
+    policy: Policy = NO_POLICY
+    age: float = 0.0
+    checkpoint: str | None = None
+    progress: str | None = None
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that it may take: its job's own, or its handler's."""
+        return self.handler.timeout if self.policy.timeout is None else self.policy.timeout
+
+    @property
+    def retry(self) -> Retry:
+        """What is in force when it fails."""
+        return self.policy.retrying(self.handler.retry)
 
 
 Kind = Literal["succeeded", "dead", "cancelled", "retry", "snooze", "release", "completed", "superseded"]
@@ -75,8 +95,11 @@ class Verdict(NamedTuple):
     seconds: float = 0.0
 
 
-def judge(attempt: Attempt, value: Any, error: BaseException | None, random: float) -> Verdict:
-    """The verdict on a handler that returned `value` or raised `error`; `random` in [0, 1) is for the backoff."""
+def judge(attempt: Attempt, value: Any, error: BaseException | None, random: float, elapsed: float = 0.0) -> Verdict:
+    """The verdict on a handler that returned `value` or raised `error` after `elapsed` seconds.
+
+    `random` in [0, 1) is for the backoff. Who was asked to cancel and returns has done it all the same.
+    """
     if attempt.completed:
         return Verdict("completed")
     if error is None:
@@ -87,19 +110,29 @@ def judge(attempt: Attempt, value: Any, error: BaseException | None, random: flo
         return Verdict("cancelled", reason=clean(_text(error)) or "cancelled by its handler")
     if isinstance(error, Snooze):
         return Verdict("snooze", seconds=error.seconds)
-    return _failure(attempt, error, random)
+    return _failure(attempt, error, random, elapsed)
 
 
-def _failure(attempt: Attempt, error: BaseException, random: float) -> Verdict:
+def _failure(attempt: Attempt, error: BaseException, random: float, elapsed: float) -> Verdict:
     told = describe(attempt.number, error)
-    summary = clean(f"{type(error).__name__}: {_text(error)}")[:_MESSAGE_LIMIT]
-    if isinstance(error, NoRetry):
-        return Verdict("dead", reason=clean(_text(error)) or "not to be retried", error=told)
-    policy = attempt.handler.retry
-    if attempt.number >= policy.attempts:
-        return Verdict("dead", reason=f"{attempt.number} attempts failed, the last with {summary}", error=told)
+    if attempt.cancelled:
+        by_us = isinstance(error, asyncio.CancelledError)
+        return Verdict("cancelled", reason="cancelled while it ran", error=None if by_us else told)
+    policy = attempt.retry
     seconds = error.seconds if isinstance(error, RetryAfter) else policy.delay(attempt.number, random)
-    return Verdict("retry", reason=summary, error=told, seconds=seconds)
+    summary = clean(mask_text(f"{type(error).__name__}: {_text(error)}"))[:_MESSAGE_LIMIT]
+    if isinstance(error, NoRetry):
+        final = clean(mask_text(_text(error))) or "not to be retried"
+    elif not (policy.wants(error) or isinstance(error, RetryAfter)):
+        final = f"its handler does not retry {summary}"
+    elif attempt.number >= policy.attempts:
+        final = f"{attempt.number} attempts failed, the last with {summary}"
+    elif policy.over(attempt.age + elapsed + seconds):
+        window = f"another attempt would come later than {policy.retry_for:g} s after it was due"
+        final = f"{window}; the last of {attempt.number} failed with {summary}"
+    else:
+        return Verdict("retry", reason=summary, error=told, seconds=seconds)
+    return Verdict("dead", reason=final, error=told)
 
 
 def _success(value: Any) -> Verdict:
@@ -114,13 +147,13 @@ def _success(value: Any) -> Verdict:
 
 
 def describe(attempt: int, error: BaseException) -> str:
-    """An error as the JSON entry that the ledger keeps."""
-    lines = "".join(traceback.format_exception(error))[-_TRACEBACK_LIMIT:]
+    """An error as the JSON entry that the ledger keeps: bounded, and without the secrets that can be told."""
+    lines = "".join(traceback.format_exception(error))[-4 * _TRACEBACK_LIMIT :]
     entry = {
         "attempt": attempt,
         "type": type(error).__name__,
-        "message": clean(_text(error))[:_MESSAGE_LIMIT],
-        "traceback": clean(lines),
+        "message": clean(mask_text(_text(error)))[:_MESSAGE_LIMIT],
+        "traceback": clean(mask_text(lines))[-_TRACEBACK_LIMIT:],
     }
     return json.dumps(entry, ensure_ascii=False)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from rota.sched.errors import Refused, Superseded, UsageError
 from rota.sched.requests import new_job
 from rota.sched.store.values import End
 from rota.sched.when import Once, When
-from rota.workers.attempt import clean_json
+from rota.workers.attempt import RESULT_LIMIT, clean, clean_json
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
     from rota.workers.pools import Pools
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-log = logging.getLogger(__name__)
+_NOTE_LIMIT = 500
+"""Characters of a progress note that are kept."""
 
 
 class RunContext:
@@ -37,7 +37,7 @@ class RunContext:
         self._pools = pools
         self._trust = trust
         self._transaction: HandlerTransaction | None = None
-        timeout = attempt.handler.timeout
+        timeout = attempt.timeout
         self.deadline = None if timeout is None else datetime.now(UTC) + timedelta(seconds=timeout)
 
     def call(self) -> Any:
@@ -116,10 +116,43 @@ class RunContext:
         return _reference(answer)
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Tells how far it is; kept in the worker's log."""
+        """Tells how far it is, from 0 to 1; `rota show` has it after the worker's next heartbeat."""
         if not 0 <= fraction <= 1:
             raise UsageError(f"progress {fraction!r} is not from 0 to 1")
-        log.info("run %s is at %d %%: %s", self._attempt.job.key, fraction * 100, note)
+        self._attempt.progress = json.dumps({"fraction": round(fraction, 4), "note": clean(note)[:_NOTE_LIMIT]})
+
+    def checkpoint(self, value: Any) -> None:
+        """Keeps a JSON value, of RESULT_LIMIT bytes at most, for the attempts that follow, also if this worker dies.
+
+        When it returns the value is stored. Raises Superseded if the run was taken from this attempt. In an async handler
+        it waits for the store: use `await ctx.acheckpoint(...)` there.
+        """
+        text = self._checkpoint_text(value)
+        self._check(self._pools.run(self._pools.store.checkpoint(self._attempt.job.key, self._attempt.fence, text)))
+        self._attempt.checkpoint = text
+
+    async def acheckpoint(self, value: Any) -> None:
+        """`checkpoint` for async handlers."""
+        text = self._checkpoint_text(value)
+        txn = self._pools.store.checkpoint(self._attempt.job.key, self._attempt.fence, text)
+        self._check(await self._pools.arun(txn))
+        self._attempt.checkpoint = text
+
+    @property
+    def last_checkpoint(self) -> Any:
+        """The last checkpoint of this run, by whichever of its attempts; None before the first one."""
+        return None if self._attempt.checkpoint is None else json.loads(self._attempt.checkpoint)
+
+    @staticmethod
+    def _checkpoint_text(value: Any) -> str:
+        text = clean_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
+        if (size := len(text.encode())) > RESULT_LIMIT:
+            raise UsageError(f"a checkpoint of {size} bytes is over the limit of {RESULT_LIMIT}: store it elsewhere")
+        return text
+
+    def _check(self, written: bool) -> None:  # noqa: FBT001 - the store's answer
+        if not written:
+            raise superseded(self._attempt)
 
 
 class HandlerTransaction:
@@ -238,8 +271,12 @@ class HandlerTransaction:
 
     def _check(self, written: set[Any]) -> None:
         if not written:
-            key = self._attempt.job.key
-            raise Superseded(f"run {key} was taken from attempt {self._attempt.number} (fence {self._attempt.fence})")
+            raise superseded(self._attempt)
+
+
+def superseded(attempt: Attempt) -> Superseded:
+    """Why an attempt may not write."""
+    return Superseded(f"run {attempt.job.key} was taken from attempt {attempt.number} (fence {attempt.fence})")
 
 
 def _reference(answer: Submitted) -> JobRef:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PATIENCE = 5.0
+"""Seconds past its timeout that a thread has to notice it (`ctx.cancelled`, `ctx.deadline`)."""
+
 End = tuple["Attempt", Any, BaseException | None]
 """An attempt with what its handler returned or raised."""
 
@@ -31,14 +35,23 @@ class Executor:
     def __init__(self, size: int, context: Callable[[Attempt], RunContext], ended: Callable[[list[End]], None]) -> None:
         self._context = context
         self._ended = ended
+        self._size = size
         self._loop = asyncio.get_running_loop()
         self._todo: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
         self._done: deque[End] = deque()
         self._calling = False
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
-        self._threads = [threading.Thread(target=self._pull, name=f"handler-{n}", daemon=True) for n in range(size)]
-        for thread in self._threads:
-            thread.start()
+        self._called: set[Attempt] = set()
+        self._given_up: set[Attempt] = set()
+        self._threads: list[threading.Thread] = []
+        for _ in range(size):
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        thread = threading.Thread(target=self._pull, name=f"handler-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def submit(self, attempt: Attempt) -> None:
         """Runs an attempt as soon as there is a thread for it; an async one at once."""
@@ -64,6 +77,27 @@ class Executor:
         if task is not None:
             task.cancel()
 
+    def give_up_overdue(self) -> None:
+        """Takes runs from threads that are past their timeout by more than PATIENCE: they fail, as if they had raised.
+
+        What such a thread still does is in vain: its writes are fenced. Another takes its place, as long as no more than
+        `size` are stuck.
+        """
+        before = time.monotonic() - PATIENCE
+        running = [attempt for attempt in list(self._called) if not attempt.given_up]
+        for attempt in [a for a in running if a.timeout and a.started and a.started + a.timeout < before]:
+            attempt.given_up = True
+            self._given_up.add(attempt)
+            if self.stuck <= self._size:
+                self._start_thread()
+            log.error("run %s: its thread did not end within its timeout, and is left alone", attempt.job.key)
+            self._ended([(attempt, None, _timed_out(attempt))])
+
+    @property
+    def stuck(self) -> int:
+        """How many threads are still busy with what was taken from them."""
+        return len(self._given_up)
+
     def close(self) -> None:
         """Lets idle threads end."""
         for _ in self._threads:
@@ -81,13 +115,17 @@ class Executor:
 
     def _pull(self) -> None:
         while (attempt := self._todo.get()) is not None:
-            attempt.started = True
             value: Any = None
             error: BaseException | None = None
+            attempt.started = time.monotonic()
+            self._called.add(attempt)
             try:
+                if attempt.cancelled:
+                    raise asyncio.CancelledError  # noqa: TRY301 - as a task's end
                 value = self._context(attempt).call()
             except BaseException as raised:  # noqa: BLE001 - a handler may raise anything; the thread lives on
                 error = raised
+            self._called.discard(attempt)
             self._done.append((attempt, value, error))
             if not self._calling:
                 self._calling = True
@@ -97,20 +135,30 @@ class Executor:
         self._calling = False
         ends = []
         while self._done:
-            ends.append(self._done.popleft())
+            end = self._done.popleft()
+            if end[0].given_up:
+                self._given_up.discard(end[0])
+                if sum(thread.is_alive() for thread in self._threads) > self._size:
+                    self._todo.put(None)  # another has taken its place
+            else:
+                ends.append(end)
         if ends:
             self._ended(ends)
 
     async def _run_async(self, attempt: Attempt) -> None:
-        attempt.started = True
+        attempt.started = time.monotonic()
         value: Any = None
         error: BaseException | None = None
         try:
-            async with asyncio.timeout(attempt.handler.timeout):
+            async with asyncio.timeout(attempt.timeout) as limit:
                 value = await self._context(attempt).call()
         except asyncio.CancelledError as raised:
             error = raised
         except BaseException as raised:  # noqa: BLE001 - as above
-            error = raised
+            error = _timed_out(attempt) if limit.expired() else raised
         self._tasks.pop(attempt, None)
         self._ended([(attempt, value, error)])
+
+
+def _timed_out(attempt: Attempt) -> TimeoutError:
+    return TimeoutError(f"attempt {attempt.number} did not end within its timeout of {attempt.timeout:g} s")

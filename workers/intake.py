@@ -20,6 +20,7 @@ from rota.sched.errors import Unreachable, UsageError
 from rota.sched.ids import RunKey
 from rota.sched.lifecycle import Backoff, set_within
 from rota.sched.message import decode
+from rota.sched.policy import NO_POLICY, Policy
 from rota.workers.attempt import Attempt, Job
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 _BATCH = 500
 _RECENT = 0.05
 UNKNOWN_SECONDS = 60.0
-"""How long the message of a handler that this worker does not have is set aside."""
+"""How long the message of a handler that this worker does not have is set aside, at most."""
 HERD_LOSSES = 2
 """From so many losses on a run is begun alone."""
 
@@ -56,6 +57,7 @@ class Intake:
         member: int,
         trust: Trust,
         concurrency: int,
+        unknown_after: float,
         started: Callable[[Attempt, Begun], None],
     ) -> None:
         self._store = store
@@ -66,6 +68,8 @@ class Intake:
         self._publisher = publisher
         self._handlers = handlers
         self._concurrency = concurrency
+        self._unknown_after = unknown_after
+        self._unknown_pause = min(UNKNOWN_SECONDS, max(1.0, unknown_after / 20))
         self._started = started
         self._inbox: deque[Job] = deque()
         self._alone: deque[Job] = deque()
@@ -136,18 +140,20 @@ class Intake:
         batch = [source.popleft() for _ in range(min(self.room(), len(source)))]
         batch = [job for job in batch if self._current(job)]
         known = [job for job in batch if job.work.handler in self._handlers]
-        for job in batch:
-            if job.work.handler not in self._handlers:
-                self._set_aside(job, settler)
-        if not known:
-            return
+        aside: list[Job] = []
         try:
+            unknown = [job for job in batch if job.work.handler not in self._handlers]
+            await self._set_aside(unknown, settler)
+            aside = unknown
+            if not known:
+                return
             missed = await self._begin(known, alone=alone)
             if missed:
                 await self._sort_out(missed, settler)
         except Unreachable:
             # Begun or not, we do not know: asked again, the ledger tells; what only it thinks begun is disowned.
-            (self._alone if alone else self._inbox).extendleft(reversed(known))
+            unsettled = [job for job in batch if job not in aside]
+            (self._alone if alone else self._inbox).extendleft(reversed(unsettled))
             raise
 
     def _current(self, job: Job) -> bool:
@@ -168,13 +174,26 @@ class Intake:
     def _start(self, job: Job, b: Begun) -> None:
         args = job.work.args if b.args is None else json.loads(b.args)
         handler = self._handlers[job.work.handler]
-        attempt = Attempt(job, b.fence, b.attempt, b.losses, handler, args or {}, time.monotonic())
+        attempt = Attempt(
+            job,
+            b.fence,
+            b.attempt,
+            b.losses,
+            handler,
+            args or {},
+            time.monotonic(),
+            policy=Policy.from_json(b.policy) if b.policy else NO_POLICY,
+            age=b.schedule_lag + b.queue_lag,
+            checkpoint=b.checkpoint,
+        )
         self.running[job.key, b.fence] = attempt
         self._started(attempt, b)
 
     async def _sort_out(self, missed: list[Job], settler: Settler) -> None:
         """Not begun: to be begun alone, or settled by where the run stands."""
         standings = await settler.look([job.key for job in missed])
+        if any(standing.expired for standing in standings.values()):
+            await settler.expire()
         for job in missed:
             standing = standings[job.key]
             same = standing.state == "waiting" and standing.dispatch == job.work.dispatch
@@ -184,17 +203,21 @@ class Intake:
             else:
                 settler.explain(job, standing)
 
-    def _set_aside(self, job: Job, settler: Settler) -> None:
-        """No such handler here: the run stays, its message comes back later, and status tells."""
-        if job.work.handler not in self.unknown:
-            log.error(
-                "no handler %r in this app for run %s: set aside, again in %s s",
-                job.work.handler,
-                job.key,
-                UNKNOWN_SECONDS,
-            )
-            self.unknown.add(job.work.handler)
-        settler.defer(job, UNKNOWN_SECONDS)
+    async def _set_aside(self, jobs: list[Job], settler: Settler) -> None:
+        """No such handler here: the run stays, its message comes back later, and status tells. In the end the run dies."""
+        if not jobs:
+            return
+        for name in {job.work.handler for job in jobs} - self.unknown:
+            log.error("no handler %r in this app: its runs are set aside, until a worker comes that has it", name)
+            self.unknown.add(name)
+        refs = [(job.key, job.work.dispatch) for job in jobs]
+        died = await self._link.run(self._store.set_aside(refs, self._unknown_after))
+        for job in jobs:
+            if job.key in died:
+                log.error("run %s is dead: nobody has handler %r", job.key, job.work.handler)
+                settler.buried(job)
+            else:
+                settler.defer(job, self._unknown_pause)
 
     def _park(self, delivery: Delivery, reason: str) -> None:
         log.error("a message from %s is parked: %s", delivery.queue, reason)

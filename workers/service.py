@@ -16,7 +16,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rota.sched.broker.rabbitmq import Consumer, Publisher
-from rota.sched.broker.topology import work_queue
+from rota.sched.broker.topology import CONTROL, work_queue
+from rota.sched.control import cancelled_job
 from rota.sched.errors import RotaError, StoreFault, Superseded, Unreachable
 from rota.sched.heartbeat import Heartbeat, join
 from rota.sched.lifecycle import Backoff, every, stop_on_signals, until_first
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rota.sched.app import App
+    from rota.sched.broker.messages import Delivery
     from rota.sched.heartbeat import Trust
     from rota.sched.settings import Settings
+    from rota.sched.store.transaction import Transaction
     from rota.sched.store.values import Begun
     from rota.workers.attempt import Attempt
     from rota.workers.executor import End
@@ -88,13 +91,15 @@ class Worker:
         self._intake: Intake | None = None
         self._settler: Settler | None = None
         self._executor: Executor | None = None
+        self._told = asyncio.Event()
         self.abandoned = False
 
     async def run(self) -> int:
         """Joins, works, and leaves when asked to; joins anew after a loss."""
         stop = stop_on_signals()
-        await self._begin_link.run(self._store.announce(self._handler_rows(), self._queues))
+        await self._begin_link.run(self._announcement())
         await self._publisher.start()
+        await self._consumer.subscribe(CONTROL, [""], self._control)
         await self._consumer.start()
         backoff = Backoff()
         while not stop.is_set():
@@ -118,8 +123,32 @@ class Worker:
             await self._pools.close()
         return 0
 
-    def _handler_rows(self) -> list[HandlerRow]:
-        return [HandlerRow(h.name, self._app.name, h.queue, h.schema) for h in self._app.handlers.values()]
+    def _announcement(self) -> Transaction[None]:
+        rows = [HandlerRow(h.name, self._app.name, h.queue, h.schema) for h in self._app.handlers.values()]
+        return self._store.announce(rows, self._queues)
+
+    async def _announce(self) -> None:
+        """Says again what we can run: what nobody says for long is taken for gone."""
+        try:
+            await self._finish_link.run(self._announcement())
+        except (Unreachable, StoreFault) as error:
+            log.warning("handlers are not announced: %s", error)
+
+    def _control(self, delivery: Delivery) -> None:
+        """A word to all members: if it is about something that runs here, the ledger is asked at once."""
+        job_id = cancelled_job(delivery.body)
+        if self._intake is not None and any(key.job_id == job_id for key, _ in self._intake.running):
+            self._told.set()
+
+    async def _compare_when_told(self, member: int) -> None:
+        while True:
+            await self._told.wait()
+            self._told.clear()
+            await self._compare(member)
+
+    async def _overdue(self) -> None:
+        assert self._executor is not None
+        self._executor.give_up_overdue()
 
     async def _broker_up(self) -> None:
         for drift in await self._consumer.declare():
@@ -142,6 +171,7 @@ class Worker:
             member=member,
             trust=trust,
             concurrency=settings.concurrency,
+            unknown_after=settings.unknown_after,
             started=self._started,
         )
         settler = self._settler = Settler(
@@ -175,6 +205,9 @@ class Worker:
                 intake.run(settler),
                 _end_of(settling),
                 every(settings.beat, lambda: self._compare(member)),
+                self._compare_when_told(member),
+                every(1.0, self._overdue),
+                every(min(600.0, settings.unknown_after / 3), self._announce),
                 every(10.0, self._guard),
             )
             if stop.is_set():
@@ -213,8 +246,9 @@ class Worker:
         return self._settings.prefetch or max(128, 4 * self._settings.concurrency)
 
     def _started(self, attempt: Attempt, begun: Begun) -> None:
-        self._stats.observe("schedule", begun.schedule_lag)
-        self._stats.observe("queue", begun.queue_lag)
+        if begun.attempt == 1 and not begun.losses:  # the waits of those that come again are not the queue's
+            self._stats.observe("schedule", begun.schedule_lag)
+            self._stats.observe("queue", begun.queue_lag)
         assert self._executor is not None
         self._executor.submit(attempt)
 
@@ -227,9 +261,10 @@ class Worker:
                 log.info("run %s attempt %s: %s: %s", attempt.job.key, attempt.number, type(error).__name__, error)
             if attempt.released:
                 continue
-            verdict = judge(attempt, value, error, random.random())  # noqa: S311 - jitter
+            elapsed = time.monotonic() - attempt.begun
+            verdict = judge(attempt, value, error, random.random(), elapsed)  # noqa: S311 - jitter
             if not attempt.dropped:
-                self._stats.observe("run", time.monotonic() - attempt.begun)
+                self._stats.observe("run", elapsed)
                 self._settler.put(attempt, verdict)
             elif attempt.completed:
                 self._stats.ended("succeeded")
@@ -243,6 +278,7 @@ class Worker:
         """Compares what the store says we run with what we hold (rule 3), and learns of cancels."""
         intake = self._intake
         assert intake is not None
+        assert self._executor is not None
         async with intake.begin_lock:
             try:
                 owned = await self._finish_link.run(self._store.owned(member))
@@ -250,11 +286,19 @@ class Worker:
                 for o in owned:
                     attempt = intake.running.get((o.key, o.fence))
                     if attempt is not None and o.cancel_requested and not attempt.cancelled:
-                        attempt.cancelled = True
                         log.info("run %s was asked to cancel", o.key)
+                        attempt.cancelled = True
+                        self._executor.abandon(attempt)
                 if strangers:
                     log.warning("%s runs were begun and the answer was lost: handed back", len(strangers))
                     await self._finish_link.run(self._store.disown(strangers))
+                told = {a: a.progress for a in intake.running.values() if a.progress is not None}
+                if told:
+                    rows = [(a.job.key, a.fence, text) for a, text in told.items()]
+                    await self._finish_link.run(self._store.progress(rows))
+                for attempt, text in told.items():
+                    if attempt.progress is text:
+                        attempt.progress = None
             except (Unreachable, StoreFault) as error:
                 log.warning("comparing with the ledger: %s", error)
 
@@ -331,6 +375,8 @@ class Worker:
             degraded.append("broker_blocked")
         if intake is not None and intake.unknown:
             degraded.append("unknown_handler")
+        if self._executor is not None and self._executor.stuck:
+            degraded.append("stuck_threads")
         self._stats.set("degraded", degraded)
         self._stats.set("running", len(intake.running) if intake else 0)
         self._stats.set("held", self._consumer.held)

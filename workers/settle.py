@@ -139,8 +139,7 @@ class Settler:
         self._over(attempt)
         self._stats.ended("succeeded" if kind == "completed" else kind)
         if kind == "dead":
-            if job.delivery is not None:
-                self._consumer.reject(job.delivery)
+            self._reject(job)
         elif kind == "release":
             if job.delivery is not None:
                 self._consumer.nack(job.delivery)
@@ -160,8 +159,9 @@ class Settler:
             self.put(attempt, verdict._replace(kind="release"))
             return
         self._over(attempt)
-        if standing.state is None and attempt.sent:
-            self._stats.ended(verdict.kind)  # by the try whose answer was lost, as far as can be told
+        if standing.state is None and (attempt.sent or attempt.completed):
+            # By the try whose answer was lost, or by the transaction of a thread that was given up, as far as can be told.
+            self._stats.ended("succeeded" if attempt.completed else verdict.kind)
         else:
             self._stats.superseded(refusal(verdict))
             log.warning(
@@ -185,6 +185,15 @@ class Settler:
             self._again(job)
         else:
             self.defer(job, max(1.0, standing.seconds))
+
+    async def expire(self) -> None:
+        """Ends what did not begin in time; a look tells then that it is over."""
+        self._stats.ended("expired", await self._link.run(self._store.expire()))
+
+    def buried(self, job: Job) -> None:
+        """The ledger has ended a run that never began here: it is dead."""
+        self._stats.ended("dead")
+        self._reject(job)
 
     def defer(self, job: Job, seconds: float) -> None:
         """Publishes a fresh message to the delay ladder; acks the old one when it is confirmed."""
@@ -210,6 +219,11 @@ class Settler:
         else:
             self._stats.republished(outcome.value)
             asyncio.get_running_loop().call_later(1.0, self._send, job, message)
+
+    def _reject(self, job: Job) -> None:
+        if job.delivery is not None:
+            self._consumer.reject(job.delivery)
+            job.delivery = None
 
     def ack(self, job: Job) -> None:
         """The message is done with, or a copy has taken its place."""

@@ -14,8 +14,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rota.sched.broker.rabbitmq import Consumer, Publisher
+from rota.sched.control import cancel_call, cancel_message
 from rota.sched.errors import RotaError, StoreFault, Superseded, Unreachable
 from rota.sched.heartbeat import Heartbeat, join
+from rota.sched.ids import partition_of
 from rota.sched.ingest import Ingest
 from rota.sched.lifecycle import Backoff, every, set_within, stop_on_signals, until_first
 from rota.sched.scheduler.collector import Collector
@@ -65,12 +67,13 @@ class Scheduler:
         self._dispatcher: Dispatcher | None = None
         self._wake = asyncio.Event()
         self._old: int | None = None
+        self._parts: frozenset[int] = frozenset()
 
     async def run(self) -> int:
         """Joins, works, and leaves when asked to; joins anew after a loss."""
         stop = stop_on_signals()
         await self._link.run(self._store.queues())  # fails at once where the store is wrong or not migrated
-        wakeup = Wakeup(self._store, lambda _: self._wake.set())
+        wakeup = Wakeup(self._store, self._heard)
         listening = asyncio.create_task(wakeup.run())
         commands = Ingest(self._store, self._command_link, self._consumer, self._publisher)
         collector = Collector(self._store, self._command_link, self._consumer, self._publisher)
@@ -101,6 +104,14 @@ class Scheduler:
         await self._link.close()
         await self._command_link.close()
         return 0
+
+    def _heard(self, note: str) -> None:
+        """The store's call: something is due, or a run was asked to cancel. Then the owner of its partition tells workers."""
+        job_id = cancel_call(note)
+        if job_id is None:
+            self._wake.set()
+        elif partition_of(job_id) in self._parts and self._publisher.up:
+            self._publisher.publish(cancel_message(job_id), lambda _: None)
 
     async def _membership(self, stop: asyncio.Event, wakeup: Wakeup) -> None:
         """One life under one id."""
@@ -182,6 +193,7 @@ class Scheduler:
         if tuple(parts) != tuple(lanes.parts):
             log.info("scheduler %s has %s partitions", member, len(parts))
             lanes.set(parts, self._depths.open)
+            self._parts = frozenset(parts)
             self._stats.set("partitions", len(parts))
             self._wake.set()
 
@@ -216,7 +228,7 @@ class Scheduler:
         done = await self._tolerant(
             "recovery", self._link.run(self._store.recover(member, self._settings.lease, every_seconds))
         )
-        if done and (done.dead_members or done.requeued or done.adopted or done.poisoned):
+        if done and (done.dead_members or done.requeued or done.adopted or done.poisoned or done.cancelled):
             log.warning(
                 "recovery: dead members %s, %s runs requeued, %s adopted, %s poisoned, %s cancelled",
                 done.dead_members,
@@ -228,6 +240,9 @@ class Scheduler:
             self._stats.ended("dead", done.poisoned)
             self._stats.ended("cancelled", done.cancelled)
             self._wake.set()
+        if done and done.expired:
+            log.info("%s runs could not begin in time: expired", done.expired)
+            self._stats.ended("expired", done.expired)
 
     async def _reconcile(self, member: int) -> None:
         """Looks for runs whose message is gone; `reconcile_after` seconds is what a message may take to be begun."""

@@ -152,6 +152,15 @@ class Working(Protocol):
     def owned(self, member: int) -> Transaction[list[Owned]]:
         """The runs that the store says this worker runs."""
 
+    def set_aside(self, refs: Sequence[tuple[RunKey, int]], after: float) -> Transaction[set[RunKey]]:
+        """Runs whose handler their worker does not know. What is missing from the answer lives on: defer its message."""
+
+    def checkpoint(self, key: RunKey, fence: int, value: str) -> Transaction[bool]:
+        """Keeps a checkpoint. False: the attempt was superseded."""
+
+    def progress(self, told: Sequence[tuple[RunKey, int, str]]) -> Transaction[int]:
+        """Keeps how far attempts are. Fewer than told: the others were superseded."""
+
     def disown(self, owned: Sequence[Owned]) -> Transaction[int]:
         """Sends runs back to waiting whose begin had no answer. Returns how many; the others went on by themselves."""
 
@@ -188,6 +197,9 @@ class Membership(Protocol):
 
 class Duties(Protocol):
     """Standing work that one scheduler does for all."""
+
+    def expire(self) -> Transaction[int]:
+        """Ends runs that did not begin in time, whoever asks. 0: none is late, or others are at it."""
 
     def recover(self, member: int, lease: float, every: float) -> Transaction[Recovered]:
         """One round of recovery. `ran` False: not due, or another scheduler has it."""

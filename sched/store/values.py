@@ -97,7 +97,10 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An attempt that the ledger gave to this worker. `args` is JSON text where the message had none."""
+    """An attempt that the ledger gave to this worker. `args` is JSON text where the message had none, `checkpoint` too.
+
+    `policy` is what its job asks for itself.
+    """
 
     key: RunKey
     fence: int
@@ -107,6 +110,8 @@ class Begun:
     args: str | None
     schedule_lag: float
     queue_lag: float
+    policy: Mapping[str, Any] | None = None
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ class Standing:
     """Where a run stands for a delivery that begin or finish did not take.
 
     `state` is None where there is no such run. `seconds` is how long until it may be looked at again: the rest of
-    the owner's lease, or of the retry's delay.
+    the owner's lease, or of the retry's delay. `expired`: it may not begin any more.
     """
 
     key: RunKey
@@ -124,6 +129,7 @@ class Standing:
     owner: int | None = None
     cancel_requested: bool = False
     losses: int = 0
+    expired: bool = False
     seconds: float = 0.0
 
 
@@ -212,3 +218,4 @@ class Recovered:
     cancelled: int = 0
     adopted: int = 0
     freed: int = 0
+    expired: int = 0

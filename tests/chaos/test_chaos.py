@@ -48,13 +48,13 @@ def test_half_a_minute_of_chaos_loses_nothing_and_does_nothing_twice(chaos):
 
 
 def test_chaos_that_is_asked_to_end_leaves_nothing_behind(chaos):
-    before = set((ROOT / ".rota" / "chaos").glob("*"))
     process = chaos("--seconds", "60")
     for line in process.stdout:
         if "submitted" in line:
             break
-    (folder,) = set((ROOT / ".rota" / "chaos").glob("*")) - before
     started = processes.tree(process.pid)
+    members = (ROOT / ".rota" / "chaos").glob("*/log/*.pid")
+    (folder,) = {pid.parents[1] for pid in members if int(pid.stem) in started}
     assert len(started) > 6  # the servers and the members
     process.terminate()
     told, _ = process.communicate(timeout=60)

@@ -1,5 +1,6 @@
 """What the end of a handler means."""
 
+import asyncio
 import json
 
 import pytest
@@ -9,7 +10,7 @@ from rota.sched.app import App, Cancel, NoRetry, RetryAfter, Snooze
 from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey, new_job_id
 from rota.sched.message import Work
-from rota.sched.policy import Retry
+from rota.sched.policy import Retry, policy
 from rota.workers.attempt import RESULT_LIMIT, Attempt, Job, clean, clean_json, describe, judge
 
 TICK = "2026-01-01T00:00:00.000000Z"
@@ -154,3 +155,73 @@ def test_a_result_is_json_that_jsonb_can_store(text):
 
 def test_a_backslash_before_u0000_is_no_nul():
     assert json.loads(clean_json(json.dumps("\\u0000"))) == "\\u0000"
+
+
+# A handler's policy about its errors, and a job's own.
+
+
+@app.handler(retry=Retry(attempts=3, retry_for=60, on=OSError, never=ConnectionError))
+def choosy() -> None:
+    """Tries some errors again."""
+
+
+def a_choosy_attempt(number=1, **more):
+    attempt = an_attempt(number, **more)
+    attempt.handler = choosy
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(OSError("x"), "retry"), (ValueError("x"), "dead"), (ConnectionResetError("x"), "dead"), (RetryAfter(5), "retry")],
+)
+def test_errors_are_tried_again_by_their_class(error, kind):
+    verdict = judge(a_choosy_attempt(), None, raised(error), 0)
+    assert verdict.kind == kind
+    assert kind == "retry" or "does not retry" in verdict.reason
+
+
+def test_no_attempt_begins_after_the_window():
+    assert judge(a_choosy_attempt(age=50.0), None, raised(OSError()), 0, elapsed=8.0).kind == "retry"
+    verdict = judge(a_choosy_attempt(age=50.0), None, raised(OSError("no")), 0, elapsed=9.5)
+    assert verdict.kind == "dead"
+    assert "later than 60 s after it was due; the last of 1 failed with OSError: no" in verdict.reason
+    assert judge(a_choosy_attempt(), None, raised(RetryAfter(61)), 0).kind == "dead"
+
+
+def test_a_jobs_own_numbers_and_timeout_are_in_force():
+    attempt = a_choosy_attempt(3, policy=policy({"attempts": 4}, timeout=7))
+    assert attempt.timeout == 7
+    assert judge(attempt, None, raised(OSError()), 0).kind == "retry"
+    assert judge(attempt, None, raised(ConnectionError()), 0).kind == "dead"
+
+
+@pytest.mark.parametrize("number", [1, 46, 47, 63, 64, 1023, 1024, 100_000])
+def test_a_pause_is_clamped_at_any_attempt(number):
+    attempt = an_attempt(number, policy=policy(Retry(attempts=1_000_000, base=1, cap="1h")))
+    verdict = judge(attempt, None, raised(OSError()), 1 - 1e-9)
+    assert verdict.seconds <= 3600
+    assert number < 13 or verdict.seconds > 3599
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), ValueError("in the middle"), NoRetry("never")])
+def test_what_was_asked_to_stop_and_stops_is_cancelled(error):
+    verdict = judge(an_attempt(cancelled=True), None, raised(error), 0)
+    assert verdict.kind == "cancelled"
+    assert (verdict.error is None) == isinstance(error, asyncio.CancelledError)
+
+
+def test_what_was_asked_to_stop_and_returns_has_succeeded():
+    assert judge(an_attempt(cancelled=True), 7, None, 0).kind == "succeeded"
+
+
+def test_secrets_are_not_kept():
+    error = raised(
+        ValueError(
+            "cannot reach amqp://me:hush@broker/ with password='hush' nor token: hush, Authorization: Bearer hush"
+        )
+    )
+    verdict = judge(an_attempt(3), None, error, 0)
+    assert "hush" not in verdict.reason
+    assert "hush" not in json.loads(verdict.error)["message"]
+    assert "amqp://me:***@broker/" in verdict.reason

@@ -12,11 +12,13 @@ from tests.unit.conftest import AnyStore, ScriptedLink, a_delivered_attempt
 async def test_what_was_begun_without_an_answer_is_handed_back_and_a_cancel_is_heard():
     mine, stranger = a_delivered_attempt(), a_delivered_attempt()
     owned = [Owned(mine.job.key, mine.fence, True), Owned(stranger.job.key, stranger.fence, False)]
-    disowned = []
+    disowned, abandoned = [], []
     worker = object.__new__(Worker)
     worker._store = AnyStore()
     worker._finish_link = ScriptedLink(owned=owned, disown=lambda runs: disowned.extend(runs) or len(runs))
     worker._intake = SimpleNamespace(running={(mine.job.key, mine.fence): mine}, begin_lock=asyncio.Lock())
+    worker._executor = SimpleNamespace(abandon=abandoned.append)
     await worker._compare(1)
     assert disowned == [owned[1]]
     assert mine.cancelled
+    assert abandoned == [mine]

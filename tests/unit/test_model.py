@@ -10,7 +10,7 @@ from rota.sched import model
 from rota.sched.model import OUTCOMES, STATES, TRANSITIONS, sources, targets
 
 PLACES = {"job", "dead", *STATES, *(f"history:{outcome}" for outcome in OUTCOMES)}
-LATER = {"buffered", "history:expired", "history:dead"}  # nothing leads there yet; what is dead is in its own table
+LATER = {"buffered", "history:dead"}  # nothing leads there yet; what is dead is in its own table
 
 LEGAL = {
     "claim": {("job", "waiting")},
@@ -25,6 +25,8 @@ LEGAL = {
     "exhaust": {("running", "dead")},
     "poison": {("running", "dead")},
     "cancel": {(source, "history:cancelled") for source in ("job", "waiting", "running", "retrying")},
+    "expire": {("waiting", "history:expired"), ("retrying", "history:expired")},
+    "disclaim": {("waiting", "dead"), ("retrying", "dead")},
     "redrive": {("dead", "waiting")},
     "discard": {("dead", "history:discarded")},
 }

@@ -499,7 +499,7 @@ class Protocol(RuleBasedStateMachine):
         error = ERROR if kind == "retry" else None
         back = Return(key, attempt.fence, kind, seconds, error, from_store=fate == "retry by the store")
         written = self.house.run(self.store.give_back([back]))
-        mine = mine and run is not None and (fate == "release" or not run.asked)
+        mine = mine and run is not None and not run.asked
         assert written == ({key} if mine else set()), "a fenced write"
         if run is not None and mine:
             run.given_up(spent=kind == "retry", due=None if fate == "release" else self.now + DELAY)
@@ -519,7 +519,10 @@ class Protocol(RuleBasedStateMachine):
         strangers = [o for o in owned if (o.key, o.fence) not in held]
         assert self.house.run(self.store.disown(strangers)) == len(strangers)
         for o in strangers:
-            self.runs[o.key].given_up()
+            if self.runs[o.key].asked:
+                self._ended(o.key)
+            else:
+                self.runs[o.key].given_up()
 
     # What must hold.
 

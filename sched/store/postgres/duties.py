@@ -69,7 +69,7 @@ update rota.run r set state = 'waiting', owner = null, fence = null, losses = lo
 CANCEL = f"""
 with gone as (delete from rota.run r using {_MINE} returning r.*)
 insert into rota.history ({PAST}, ended_at, outcome, reason, errors)
-select {PAST}, clock_timestamp(), 'cancelled', 'cancelled while it ran; its worker was lost', errors from gone returning 1
+select {PAST}, clock_timestamp(), 'cancelled', coalesce(cancel_reason, 'cancelled') || %(how)s, errors from gone returning 1
 """
 
 POISON = f"""
@@ -78,6 +78,21 @@ insert into rota.dead ({DEAD}, died_at, reason, errors)
 select {DEAD.replace("losses", "losses + 1")}, clock_timestamp(),
   'poison: ' || losses + 1 || ' workers were lost while they ran it', errors from gone
 on conflict do nothing returning 1
+"""
+
+# By index run_expires. What is being begun or ended at this moment is passed by.
+EXPIRE = f"""
+with gone as (
+  delete from rota.run r using (
+    select job_id, scheduled_for from rota.run
+    where expires_at <= clock_timestamp() and state in ('waiting', 'retrying')
+    order by expires_at limit 1000 for update skip locked) late
+  where r.job_id = late.job_id and r.scheduled_for = late.scheduled_for returning r.*
+)
+insert into rota.history ({PAST}, ended_at, outcome, reason, errors)
+select {PAST}, clock_timestamp(), 'expired', 'expired: it could not begin within ' || round(extract(epoch from
+  expires_at - due_at), 3)::float8 || ' s of its due time', errors
+from gone returning 1
 """
 
 FREE = """
@@ -161,11 +176,13 @@ class DutyStatements:
             dead = yield Query(MARK_DEAD, {"lease": lease})
         found = yield Query(ORPHANS)
         orphans = yield Query(HOLD, {**_orphans(found), "limit": LOSSES_LIMIT})
-        cancelled = yield Query(CANCEL, _orphans([o for o in orphans if o[3]]))
+        ended = _orphans([o for o in orphans if o[3]])
+        cancelled = yield Query(CANCEL, {**ended, "how": " (its worker was lost meanwhile)"})
         poisoned = yield Query(POISON, _orphans([o for o in orphans if o[4] and not o[3]]))
         requeued = yield Query(REQUEUE, _orphans([o for o in orphans if not o[4] and not o[3]]))
         freed = yield Query(FREE)
         adopted = yield Query(ADOPT)
+        expired = yield Query(EXPIRE)
         return Recovered(
             ran=True,
             dead_members=[row[0] for row in dead],
@@ -174,7 +191,14 @@ class DutyStatements:
             cancelled=len(cancelled),
             adopted=len(adopted),
             freed=len(freed),
+            expired=len(expired),
         )
+
+    @transaction()
+    def expire(self) -> Steps[int]:
+        """Ends up to 1000 runs that did not begin in time. Returns how many."""
+        rows = yield Query(EXPIRE)
+        return len(rows)
 
     @transaction()
     def retain(self, member: int, keep_days: int, every: float) -> Steps[list[str]]:

@@ -29,6 +29,7 @@ _JOB = {
     "tenant": "tenant",
     "args": "args",
     "schedule": "schedule",
+    "policy": "policy",
     "scheduled_for": tick("scheduled_for"),
     "next_run_at": tick("next_run_at"),
     "paused": "paused",
@@ -54,7 +55,13 @@ _RUN = {
     "begun_at": tick("begun_at"),
     "retry_at": tick("retry_at"),
     "ready_at": tick("ready_at"),
+    "expires_at": tick("expires_at"),
+    "unknown_since": tick("unknown_since"),
+    "policy": "policy",
+    "progress": "progress",
+    "checkpoint": "checkpoint",
     "cancel_requested": "cancel_requested",
+    "cancel_reason": "cancel_reason",
     "errors": "errors",
 }
 _PAST = {

@@ -93,11 +93,12 @@ with gone as (
     and state <> 'running' returning *
 ), past as ({_ENDED}),
 asked as (
-  update rota.run set cancel_requested = true
+  update rota.run set cancel_requested = true, cancel_reason = coalesce(cancel_reason, %(reason)s)
   where %(running)s and job_id = %(id)s and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s)
     and state = 'running' returning 1
-)
-select (select count(*) from past), (select count(*) from asked),
+),
+told as (select pg_notify('{WAKE_CHANNEL}', '!cancel ' || %(id)s) where exists (select from asked))
+select (select count(*) from past), (select count(*) from asked) + 0 * (select count(*) from told),
   (select count(*) from rota.run where job_id = %(id)s and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s)
     and state = 'running')
 """

@@ -20,5 +20,17 @@ PAST = """job_id, scheduled_for, queue, handler, tenant, args, attempt, losses, 
   lineage"""
 """What a run takes along into `history` and `dead`; `errors` is apart because finish adds to it."""
 
+
+def with_error(errors: str, entry: str) -> str:
+    """A run's errors with another entry, which gets the time: the first one and the latest are kept, KEPT in all."""
+    stamped = f"{entry} || jsonb_build_object('at', {tick('clock_timestamp()')})"
+    return f"""case when {entry} is null then {errors}
+    when jsonb_array_length({errors}) >= {KEPT} then ({errors} - 1) || jsonb_build_array({stamped})
+    else coalesce({errors}, '[]') || jsonb_build_array({stamped}) end"""
+
+
+KEPT = 20
+"""Errors that a run keeps; an attempt more, and its second one goes."""
+
 DEAD = f"{PAST}, part, policy"
 """What it takes along into `dead`, to come back from there."""

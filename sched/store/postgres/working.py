@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey
-from rota.sched.store.postgres.text import DEAD, LIVE_MEMBER, PAST, tick
+from rota.sched.store.postgres.duties import CANCEL
+from rota.sched.store.postgres.text import DEAD, LIVE_MEMBER, PAST, tick, with_error
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Begun, End, Owned, Return, Standing
 
@@ -19,21 +20,23 @@ BEGIN = f"""
 with {LIVE_MEMBER},
 took as (
   update rota.run r set state = 'running', owner = me.id, fence = nextval('rota.number'), attempt = r.attempt + 1,
-    begun_at = clock_timestamp(), retry_at = null, ready_at = null
+    begun_at = clock_timestamp(), retry_at = null, ready_at = null, progress = null, unknown_since = null
   from me cross join unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(dispatches)s::bigint[], %(wants)s::boolean[])
     x(id, tick, dispatch, wants_args)
   where r.job_id = x.id and r.scheduled_for = x.tick and r.dispatch = x.dispatch
     and (r.state = 'waiting' or (r.state = 'retrying' and r.retry_at <= clock_timestamp()))
-    and (r.losses < 2 or %(alone)s)
+    and (r.losses < 2 or %(alone)s) and (r.expires_at is null or r.expires_at > clock_timestamp())
   returning {_KEY}, r.fence, r.attempt, r.losses, coalesce(jsonb_array_length(r.errors), 0),
     case when x.wants_args then r.args::text end,
-    extract(epoch from r.claimed_at - r.due_at)::float8, extract(epoch from r.begun_at - r.claimed_at)::float8
+    extract(epoch from r.claimed_at - r.due_at)::float8, extract(epoch from r.begun_at - r.claimed_at)::float8,
+    r.policy, r.checkpoint::text
 )
 select me.id, took.* from me left join took on true
 """
 
 LOOK = f"""
 select {_KEY}, r.state, r.dispatch, r.fence, r.owner, r.cancel_requested, r.losses,
+  coalesce(r.expires_at <= clock_timestamp(), false),
   case r.state
     when 'retrying' then extract(epoch from r.retry_at - clock_timestamp())
     when 'running' then extract(epoch from m.beat_at - clock_timestamp()) + %(lease)s
@@ -55,14 +58,14 @@ with gone as (
 ),
 past as (
   insert into rota.history ({PAST}, ended_at, outcome, reason, errors, result)
-  select {PAST}, clock_timestamp(), outcome, reason,
-    case when error is null then errors else coalesce(errors, '[]') || error end, result
+  select {PAST}, clock_timestamp(), outcome,
+    case when outcome = 'cancelled' then coalesce(cancel_reason, reason) else reason end, {with_error("errors", "error")}, result
   from gone where outcome <> 'dead'
 ),
 died as (
   insert into rota.dead ({DEAD}, died_at, reason, errors)
   select {DEAD}, clock_timestamp(), coalesce(reason, 'failed'),
-    case when error is null then errors else coalesce(errors, '[]') || error end
+    {with_error("errors", "error")}
   from gone where outcome = 'dead'
   on conflict do nothing
 )
@@ -73,15 +76,62 @@ RETURN = f"""
 update rota.run r set
   state = x.state, owner = null, fence = null,
   attempt = r.attempt - x.refund,
-  errors = case when x.error is null then r.errors else coalesce(r.errors, '[]') || x.error end,
+  errors = {with_error("r.errors", "x.error")},
   retry_at = case when x.state = 'retrying' then clock_timestamp() + make_interval(secs => x.seconds) end,
   ready_at = case when x.from_store then clock_timestamp() + make_interval(secs => x.seconds) end
 from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[], %(states)s::text[], %(refunds)s::int[],
   %(seconds)s::float8[], %(errors)s::jsonb[], %(from_store)s::boolean[])
   x(id, tick, xfence, state, refund, seconds, error, from_store)
 where r.job_id = x.id and r.scheduled_for = x.tick and r.fence = x.xfence and r.state = 'running'
-  and not (r.cancel_requested and x.state = 'retrying')
+  and not r.cancel_requested
 returning {_KEY}
+"""
+
+# What we run by the ledger alone, as the answer of its begin was lost. The attempt never ran, so none is spent.
+DISOWN = """
+update rota.run r set state = 'waiting', owner = null, fence = null, attempt = r.attempt - 1, ready_at = clock_timestamp()
+from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[]) x(id, tick, xfence)
+where r.job_id = x.id and r.scheduled_for = x.tick and r.fence = x.xfence and r.state = 'running' and not r.cancel_requested
+returning 1
+"""
+
+# Ends what no worker of its queue knew for `after` seconds, and notes since when it is so. Whoever announces the handler,
+# or has it and lives on, keeps it from dying.
+UNKNOWN = f"""
+with x as materialized (
+  select r.job_id, r.scheduled_for, r.unknown_since, h.seen_at
+  from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(dispatches)s::bigint[]) m(id, tick, dispatch)
+  join rota.run r on r.job_id = m.id and r.scheduled_for = m.tick and r.dispatch = m.dispatch
+  left join rota.handler h on h.name = r.handler
+  where r.state in ('waiting', 'retrying')
+  order by r.job_id, r.scheduled_for for update of r
+),
+marked as (
+  update rota.run r set unknown_since = clock_timestamp() from x
+  where r.job_id = x.job_id and r.scheduled_for = x.scheduled_for and x.unknown_since is null
+),
+gone as (
+  delete from rota.run r using x where r.job_id = x.job_id and r.scheduled_for = x.scheduled_for
+    and greatest(x.unknown_since, x.seen_at) < clock_timestamp() - make_interval(secs => %(after)s)
+    and x.unknown_since is not null
+  returning r.*
+)
+insert into rota.dead ({DEAD}, died_at, reason, errors)
+select {DEAD}, clock_timestamp(),
+  'unknown handler: no worker of queue ' || queue || ' has had handler ' || handler || ' for ' || %(after)s::float8 || ' s', errors
+from gone on conflict do nothing
+returning {_KEY.replace("r.", "")}
+"""
+
+CHECKPOINT = """
+update rota.run set checkpoint = %s::jsonb where job_id = %s and scheduled_for = %s and fence = %s and state = 'running'
+returning 1
+"""
+
+PROGRESS = f"""
+update rota.run r set progress = x.progress || jsonb_build_object('at', {tick("clock_timestamp()")})
+from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[], %(progress)s::jsonb[]) x(id, tick, xfence, progress)
+where r.job_id = x.id and r.scheduled_for = x.tick and r.fence = x.xfence and r.state = 'running' returning 1
 """
 
 OWNED = f"select {_KEY}, r.fence, r.cancel_requested from rota.run r where r.owner = %s and r.state = 'running'"
@@ -141,7 +191,7 @@ class WorkingStatements:
     def give_back(self, returns: Sequence[Return]) -> Steps[set[RunKey]]:
         """Ends attempts for now: retry, snooze or release. Returns the keys that were written.
 
-        A run whose cancel was asked for is not set to retrying: it is not returned, and `look` tells why.
+        A run whose cancel was asked for does not go on: it is not returned, and `look` tells why.
         """
         returns = sorted(returns, key=lambda r: r.key)
         params = {
@@ -167,26 +217,57 @@ class WorkingStatements:
     def disown(self, owned: Sequence[Owned]) -> Steps[int]:
         """Sends runs back to waiting that the store says we run and we do not: the answer of their begin was lost.
 
-        The attempt never ran, so none is spent; a scheduler dispatches them anew. Returns how many.
+        The attempt never ran, so none is spent; a scheduler dispatches them anew. Those that were asked to cancel end.
+        Returns how many.
         """
+        cancelled = yield Query(CANCEL, {**_fenced([o for o in owned if o.cancel_requested]), "how": ""})
+        rows = yield Query(DISOWN, _fenced([o for o in owned if not o.cancel_requested]))
+        return len(cancelled) + len(rows)
+
+    @transaction()
+    def set_aside(self, refs: Sequence[tuple[RunKey, int]], after: float) -> Steps[set[RunKey]]:
+        """Runs whose handler a worker of their queue does not know; `refs` are (key, dispatch number).
+
+        Notes since when that is so. Those that nobody has known for `after` seconds die; returns which.
+        """
+        refs = sorted(refs)
         params = {
-            "ids": [o.key.job_id for o in owned],
-            "ticks": [o.key.scheduled_for for o in owned],
-            "fences": [o.fence for o in owned],
+            "ids": [key.job_id for key, _ in refs],
+            "ticks": [key.scheduled_for for key, _ in refs],
+            "dispatches": [dispatch for _, dispatch in refs],
+            "after": after,
         }
-        rows = yield Query(
-            "update rota.run r set state = 'waiting', owner = null, fence = null, attempt = r.attempt - 1, "
-            "ready_at = clock_timestamp() "
-            "from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[]) x(id, tick, xfence) "
-            "where r.job_id = x.id and r.scheduled_for = x.tick and r.fence = x.xfence and r.state = 'running' "
-            "returning r.part",
-            params,
-        )
-        return len(rows)
+        rows = yield Query(UNKNOWN, params)
+        return {RunKey(*row) for row in rows}
+
+    @transaction()
+    def checkpoint(self, key: RunKey, fence: int, value: str) -> Steps[bool]:
+        """Keeps a running attempt's checkpoint (JSON text). False: the attempt was superseded, nothing was written."""
+        return bool((yield Query(CHECKPOINT, [value, key.job_id, key.scheduled_for, fence])))
+
+    @transaction()
+    def progress(self, told: Sequence[tuple[RunKey, int, str]]) -> Steps[int]:
+        """Keeps what running attempts tell of themselves: (key, fence, JSON object). Returns how many are still running."""
+        told = sorted(told)
+        params = {
+            "ids": [key.job_id for key, _, _ in told],
+            "ticks": [key.scheduled_for for key, _, _ in told],
+            "fences": [fence for _, fence, _ in told],
+            "progress": [text for _, _, text in told],
+        }
+        return len((yield Query(PROGRESS, params)))
+
+
+def _fenced(owned: Sequence[Owned]) -> dict[str, list[Any]]:
+    owned = sorted(owned, key=lambda o: o.key)
+    return {
+        "ids": [o.key.job_id for o in owned],
+        "ticks": [o.key.scheduled_for for o in owned],
+        "fences": [o.fence for o in owned],
+    }
 
 
 def _standing(row: tuple[Any, ...]) -> Standing:
-    job_id, at, state, dispatch, fence, owner, cancel_requested, losses, seconds = row
-    return Standing(
-        RunKey(job_id, at), state, dispatch, fence, owner, cancel_requested, losses, 0.0 if seconds is None else seconds
-    )
+    job_id, at, state, dispatch, fence, owner, cancel_requested, losses, expired, seconds = row
+    key = RunKey(job_id, at)
+    return Standing(key, state, dispatch, fence, owner, cancel_requested, losses, expired, seconds or 0.0)

@@ -28,4 +28,3 @@ def downgrade() -> None:
     )
     op.execute("alter table rota.dead drop column policy, drop column lineage")
     op.execute("alter table rota.history drop column lineage")
-    op.execute("delete from rota.duty where name = 'expiry'")

@@ -14,5 +14,3 @@ create index run_expires on rota.run (expires_at) where expires_at is not null;
 
 alter table rota.dead add column policy jsonb, add column lineage jsonb;
 alter table rota.history add column lineage jsonb;
-
-insert into rota.duty (name) values ('expiry');
