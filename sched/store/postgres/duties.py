@@ -75,7 +75,7 @@ select {PAST}, clock_timestamp(), 'cancelled', coalesce(cancel_reason, 'cancelle
 POISON = f"""
 with gone as (delete from rota.run r using {_MINE} returning r.*)
 insert into rota.dead ({DEAD}, died_at, reason, errors)
-select {DEAD.replace("losses", "losses + 1")}, clock_timestamp(),
+select {DEAD.replace("attempt, losses", "attempt - 1, losses + 1")}, clock_timestamp(),
   'poison: ' || losses + 1 || ' workers were lost while they ran it', errors from gone
 on conflict do nothing returning 1
 """
