@@ -7,6 +7,7 @@ the ledger; the ledger is asked for what has no effect (ticks that were skipped,
 from __future__ import annotations
 
 import threading
+from queue import PriorityQueue
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ select (extract(epoch from scheduled_for) * 1000000)::bigint, (extract(epoch fro
 from rota.history where job_id = %s and outcome in ('skipped', 'cancelled', 'expired', 'discarded')
 """
 """First and last: one row may tell of many ticks. Times are in microseconds, in which ticks are exact."""
+EXCUSES = """
+select job from demo_effect where job = any(%s::uuid[]) union
+select job_id from rota.history where job_id = any(%s::uuid[]) and outcome in ('cancelled', 'expired') and reason <> ''
+"""
+IN_SPITE = """
+select h.job_id from rota.history h join demo_effect e on e.job = h.job_id and e.tick = h.scheduled_for
+where h.outcome in ('cancelled', 'expired')
+"""
 LATENESS = """
 select percentile_cont(array[0.5, 0.99]) within group (order by extract(epoch from begun_at - due_at) * 1000)
 from rota.history where outcome = 'succeeded' and attempt = 1
@@ -35,9 +44,13 @@ class Acknowledged:
         self.effects: dict[str, str] = {}
         self.plain: dict[str, str] = {}
         self.broken: dict[str, str] = {}
+        self.excused: dict[str, str] = {}
+        """Those that were asked to cancel, or may expire: a row that says so is as good as the effect."""
         self.schedules: dict[str, str] = {}
         self.steps: dict[str, float] = {}
         """Seconds between the ticks of a schedule, by its key. Those of cron divide the minute."""
+        self.to_cancel: PriorityQueue[tuple[float, str]] = PriorityQueue()
+        """Jobs that somebody is to cancel, and when (monotonic)."""
         self.errors: list[str] = []
 
     def note(self, kind: dict[str, str], ids: list[str], keys: list[str]) -> None:
@@ -49,7 +62,7 @@ class Acknowledged:
     def total(self) -> int:
         """How many one-off jobs were acknowledged."""
         with self._lock:
-            return len(self.effects) + len(self.plain) + len(self.broken)
+            return len(self.effects) + len(self.plain) + len(self.broken) + len(self.excused)
 
 
 class Accounts:
@@ -90,7 +103,13 @@ class Accounts:
         ):
             found = {(str(job), key) for job, key in self.rows(f"select job, key from {table}")}
             missing += [job for job, key in owed.items() if (job, key) not in found]
-        return missing
+        excused = dict(self.acks.excused)
+        ended = {str(job) for (job,) in self.rows(EXCUSES, list(excused), list(excused))}
+        return missing + [job for job in excused if job not in ended]
+
+    def in_spite_of_it(self) -> list[str]:
+        """Ids of jobs that have an effect although they were cancelled or expired."""
+        return [str(job) for (job,) in self.rows(IN_SPITE)]
 
     def _unwritten_ticks(self) -> int:
         """Ticks of schedules that the ledger has as done, without an effect."""
@@ -140,11 +159,14 @@ class Accounts:
             "executed": executed,
             "effects": self.effects(),
             "lost": self.lost() + len(self.acks.errors),
-            "duplicate_effects": self.value("select count(*) - count(distinct (job, tick)) from demo_effect"),
+            "duplicate_effects": self.value("select count(*) - count(distinct (job, tick)) from demo_effect")
+            + len(self.in_spite_of_it()),
             "plain_reruns": self.value("select count(*) - count(distinct (job, tick)) from demo_plain"),
             "retried": self.value(errors) - self.died,
             "dead": self.died,
             "redriven": self.redriven,
+            "cancelled": self.value("select count(*) from rota.history where outcome = 'cancelled'"),
+            "expired": self.value("select count(*) from rota.history where outcome = 'expired'"),
             "skipped": self.value("select count(*) from rota.history where outcome = 'skipped'"),
             "losses": self.value("select coalesce(sum(losses), 0) from rota.history"),
             "lateness_p50_ms": round(p50, 1),

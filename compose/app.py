@@ -6,13 +6,15 @@ one run would be seen.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import sqlalchemy as sa
-from rota import App, Context, Retry
+from rota import App, Context, Retry, Snooze
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -107,6 +109,51 @@ def broken(ctx: Context, key: str, *, fixed: bool = False) -> None:
     """Always fails, until it is redriven with `fixed`."""
     if not fixed:
         raise ValueError('this never works: redrive it with "fixed": true')
+    effect(ctx, key)
+
+
+@app.handler
+def snoozing_effect(ctx: Context, key: str, seconds: float) -> None:
+    """Not now, says the first execution; the next one has the effect, in the same attempt."""
+    if ctx.last_checkpoint is None:
+        ctx.checkpoint({"asked": 1})
+        raise Snooze(seconds)
+    effect(ctx, key)
+
+
+@app.handler(retry=quick, timeout=1)
+def hanging_effect(ctx: Context, key: str) -> None:
+    """The first attempt is still busy when its timeout comes, and stops then."""
+    while ctx.attempt == 1:
+        if ctx.cancelled:
+            raise TimeoutError("stopped by its timeout")
+        time.sleep(0.05)
+    effect(ctx, key)
+
+
+@app.handler(retry=quick, timeout=1)
+async def ahanging_effect(ctx: Context, key: str) -> None:
+    """The same, waiting in the loop."""
+    if ctx.attempt == 1:
+        await asyncio.Event().wait()
+    await aeffect(ctx, key)
+
+
+@app.handler
+def paged_effect(ctx: Context, key: str, pages: int, hold: float) -> None:
+    """Long work: `pages` times `hold` seconds, and one effect in the end. Goes on behind the last page that was done."""
+    for page in range((ctx.last_checkpoint or 0) + 1, pages + 1):
+        time.sleep(hold)
+        ctx.checkpoint(page)
+        ctx.progress(page / pages, f"page {page} of {pages}")
+    effect(ctx, key)
+
+
+@app.handler
+def poison(ctx: Context, key: str, *, fixed: bool = False) -> None:
+    """Kills its worker, until it is redriven with `fixed`."""
+    if not fixed:
+        os.kill(os.getpid(), signal.SIGKILL)
     effect(ctx, key)
 
 

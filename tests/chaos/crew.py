@@ -1,7 +1,7 @@
 """The members of a chaos run: reserved while something is done to them, started again when they end by themselves.
 
-Members that were started without a store end with 3, as they say they do; a supervisor would start them again, and so
-does the crew. Any other end that was not asked for is a failure of the run.
+Members that were started without a store end with 3, as they say they do, and a worker whose handler kills it with 9; a
+supervisor would start them again, and so does the crew. Any other end that was not asked for is a failure of the run.
 """
 
 from __future__ import annotations
@@ -125,13 +125,18 @@ class Crew(Members):
     def _judge(self, members: list[Member], codes: dict[int, int]) -> None:
         self.bad_exits += [(m.kind, m.pid, codes[m.pid]) for m in members if codes.get(m.pid)]
 
+    @staticmethod
+    def _may_end_with(member: Member) -> tuple[int, ...]:
+        """How it may end by itself: without a store, and of a worker by a handler that kills it."""
+        return (NOT_REACHABLE, -signal.SIGKILL) if member.kind == "worker" else (NOT_REACHABLE,)
+
     def _look_after(self) -> None:
         while not self._ending.wait(0.3):
             with self.lock:
                 ended = [member for member in self.alive if member.process.poll() is not None]
                 self.alive = [member for member in self.alive if member not in ended]
             for member in ended:
-                if member.process.returncode != NOT_REACHABLE:
+                if member.process.returncode not in self._may_end_with(member):
                     self.bad_exits.append((member.kind, member.pid, member.process.returncode))
                 self.start(member.kind, member.env)
 

@@ -30,9 +30,15 @@ CRON = {"Europe/Paris": 2, "Australia/Lord_Howe": 3, "Asia/Kolkata": 5}
 EVERY = (1.0, 1.5, 2.0)
 
 
-def kind_of(acks: Acknowledged, job: Job) -> dict[str, str]:
-    """Where the acknowledgement of a job is noted: by what it owes."""
-    return {"plain": acks.plain, "broken": acks.broken}.get(job.handler, acks.effects)
+def noted(acks: Acknowledged, job: Job, job_id: str) -> None:
+    """Notes the acknowledgement of a job by what it owes, and when it is to be cancelled."""
+    if job.cancel is not None or job.expires is not None:
+        kind = acks.excused
+    else:
+        kind = {"plain": acks.plain, "broken": acks.broken, "poison": acks.broken}.get(job.handler, acks.effects)
+    acks.note(kind, [job_id], [job.key])
+    if job.cancel is not None:
+        acks.to_cancel.put((time.monotonic() + job.cancel, job_id))
 
 
 def schedules(store: str, acks: Acknowledged) -> None:
@@ -86,13 +92,44 @@ class ByApi:
             with suppress(Unreachable):
                 refs = client.submit_many(items)
                 for job, ref in zip(batch.jobs, refs, strict=True):
-                    self._acks.note(kind_of(self._acks, job), [ref.id], [job.key])
+                    noted(self._acks, job, ref.id)
+                return
+
+
+class Canceller:
+    """Cancels the jobs that are to be cancelled, each in its time, whatever state they are in then."""
+
+    def __init__(self, world: World, acks: Acknowledged) -> None:
+        self._world = world
+        self._acks = acks
+        self._asking = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was to be cancelled has been."""
+        return self._acks.to_cancel.empty() and not self._asking
+
+    def run(self) -> None:
+        """Until the world is stopped."""
+        with Client.open(self._world.store_url) as client:
+            while not self._world.stopping.wait(0.05):
+                self._asking = True
+                with suppress(Empty):
+                    at, job_id = self._acks.to_cancel.get_nowait()
+                    self._world.stopping.wait(max(0.0, at - time.monotonic()))
+                    self._cancel(client, job_id)
+                self._asking = False
+
+    def _cancel(self, client: Client, job_id: str) -> None:
+        while not self._world.stopping.is_set():
+            with suppress(Unreachable):
+                client.cancel(job_id, running=True, reason="chaos has changed its mind")
                 return
 
 
 def _submission(job: Job) -> Submission:
     call = getattr(demo, job.handler).call(**job.args)
-    return Submission(call, after(job.after), key=job.key, queue=job.queue)
+    return Submission(call, after(job.after), key=job.key, queue=job.queue, expires=job.expires)
 
 
 class ByAmqp:
@@ -155,14 +192,15 @@ class ByAmqp:
         if job is None:
             return  # the second answer to what was sent twice
         if answer["ok"]:
-            self._acks.note(kind_of(self._acks, job), [answer["job_id"]], [job.key])
+            noted(self._acks, job, answer["job_id"])
         else:
             self._acks.errors.append(f"AMQP: {job.key}: {answer}")
 
 
 def _command(job: Job) -> bytes:
     when = {"when": {"after": job.after}} if job.after else {}
-    return json.dumps({"handler": job.handler, "args": job.args, "queue": job.queue, **when}).encode()
+    own = {"expires": job.expires} if job.expires is not None else {}
+    return json.dumps({"handler": job.handler, "args": job.args, "queue": job.queue, **when, **own}).encode()
 
 
 def _properties(key: str, answers: str) -> pika.BasicProperties:

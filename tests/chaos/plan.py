@@ -8,7 +8,7 @@ bounded time) until it has something in flight to hit.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 SHORTEST = 20
@@ -65,13 +65,19 @@ USUAL = tuple(kind for kind in KINDS if kind != "cluster")
 
 @dataclass(frozen=True)
 class Job:
-    """A call of the demo app (compose/app.py); `key` names its effect and makes its submission idempotent."""
+    """A call of the demo app (compose/app.py); `key` names its effect and makes its submission idempotent.
+
+    One that somebody cancels, or that may expire, owes its effect or a row that says why there is none.
+    """
 
     key: str
     handler: str
     queue: str
     args: dict[str, Any] = field(default_factory=dict)
     after: float = 0.0
+    cancel: float | None = None
+    """Seconds from its acknowledgement after which somebody asks to cancel it, running or not."""
+    expires: float | None = None
 
 
 @dataclass(frozen=True)
@@ -134,14 +140,25 @@ def _fault(rng: random.Random, kind: str, number: int, at: float) -> Fault:
 
 
 HANDLERS = {
-    "effect": 49,
-    "aeffect": 15,
-    "flaky_effect": 12,
+    "effect": 46,
+    "aeffect": 13,
+    "flaky_effect": 10,
     "careful_effect": 8,
-    "plain": 14,
+    "plain": 12,
     "broken": 2,
+    "snoozing_effect": 4,
+    "hanging_effect": 2,
+    "ahanging_effect": 2,
+    "paged_effect": 1,
 }
-"""Shares of the handlers: at once, async, failing and then not, slow, without a transaction of Rota's, failing always."""
+"""Shares of the handlers: at once, async, failing and then not, slow, without a transaction of Rota's, failing always, not
+now, past their timeout (as a thread and in the loop), long."""
+CANCELLED = 0.06
+"""Share of the jobs that somebody cancels."""
+EXPIRING = 0.04
+"""Share of those that have a time to begin in."""
+POISON = 60
+"""Seconds for each job that kills its worker."""
 
 
 def _batches(seed: int, seconds: float, jobs: int) -> tuple[Batch, ...]:
@@ -151,10 +168,25 @@ def _batches(seed: int, seconds: float, jobs: int) -> tuple[Batch, ...]:
     while made < jobs:
         count = min(jobs - made, rng.choice((1, 1, 5, 20, 50)))
         handlers = rng.choices(list(HANDLERS), list(HANDLERS.values()), k=count)
-        chosen = tuple(_job(rng, f"job-{made + n}", handler) for n, handler in enumerate(handlers))
+        chosen = tuple(_fate(rng, _job(rng, f"job-{made + n}", handler)) for n, handler in enumerate(handlers))
         made += count
         batches.append(Batch(round(rng.uniform(0, seconds), 3), rng.choice(("api", "api", "amqp")), chosen))
+    for n in range(max(1, round(seconds / POISON))):
+        job = Job(f"poison-{n}", "poison", rng.choice(QUEUES), {"key": f"poison-{n}"})
+        batches.append(Batch(round(rng.uniform(0, 0.7 * seconds), 3), "api", (job,)))
     return tuple(sorted(batches, key=lambda batch: batch.at))
+
+
+def _fate(rng: random.Random, job: Job) -> Job:
+    """Some are cancelled and some may expire, of those that have one effect at most."""
+    fate = rng.random()
+    if job.handler in {"plain", "broken"}:
+        return job
+    if fate < CANCELLED:
+        return replace(job, cancel=round(rng.choice((0.0, 1.0)) * rng.uniform(0, 4), 2))
+    if fate < CANCELLED + EXPIRING:
+        return replace(job, expires=round(rng.uniform(0.2, 5), 2))
+    return job
 
 
 def _job(rng: random.Random, key: str, handler: str, hold: tuple[float, float] = HOLD) -> Job:
@@ -163,6 +195,11 @@ def _job(rng: random.Random, key: str, handler: str, hold: tuple[float, float] =
         args["times"] = rng.choice((1, 2))
     elif handler == "careful_effect":
         args["hold"] = round(rng.uniform(*hold), 2)
+    elif handler == "snoozing_effect":
+        args["seconds"] = round(rng.uniform(0.5, 6), 2)
+    elif handler == "paged_effect":
+        args["pages"] = rng.randint(5, 20)
+        args["hold"] = 1.0
     elif handler == "plain":
         args["hold"] = round(rng.choice((0.0, 0.0, 1.0)) * rng.random(), 2)
     return Job(key, handler, rng.choice(QUEUES), args, rng.choice((0.0, 0.0, 1.0, 3.0)) * round(rng.random(), 2))

@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT / "compose"))
 
 from accounts import Accounts, Acknowledged  # noqa: E402 - found by the line above, as are the others
 from faults import Faults  # noqa: E402
-from load import ByAmqp, ByApi, schedules  # noqa: E402
+from load import ByAmqp, ByApi, Canceller, schedules  # noqa: E402
 from plan import JOBS_PER_SECOND, KINDS, SHORTEST, USUAL, Plan, draw  # noqa: E402
 from progress import Progress  # noqa: E402
 from rota import Client, Unreachable  # noqa: E402
@@ -66,6 +66,8 @@ DEAD = """
 select job_id::text || '@' || to_char(scheduled_for at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), handler, args
 from rota.dead
 """
+FIXED = ("broken", "poison")
+"""Handlers that work when they are redriven with `fixed`."""
 RECOVERED = """
 select extract(epoch from e.time - %s)::float8, e.job::text from unnest(%s::uuid[], %s::timestamptz[]) as r (job, tick)
 join (select * from demo_effect union all select * from demo_plain) e using (job, tick) where e.time > %s
@@ -83,6 +85,7 @@ class Run:
         self.acks = Acknowledged()
         self.accounts = Accounts(self.acks, made.database.rows)
         self.senders: dict[str, ByApi | ByAmqp] = {"api": ByApi(made, self.acks), "amqp": ByAmqp(made, self.acks)}
+        self.canceller = Canceller(made, self.acks)
         self.faults = Faults(made, self.submit)
         self.client = Client.open(made.postgres.url)
         self.threads: list[threading.Thread] = []
@@ -112,6 +115,7 @@ class Run:
         schedules(self.world.store_url, self.acks)
         for sender in self.senders.values():
             self._thread(sender.run)
+        self._thread(self.canceller.run)
         lanes = {kind.lane for kind in KINDS.values()}
         busy = [self._thread(self._feed), *(self._thread(self._lane, lane) for lane in lanes)]
         while any(thread.is_alive() for thread in busy):
@@ -152,6 +156,8 @@ class Run:
         self.progress.say("no more faults: waiting for what is owed")
         if not self._until(lambda: all(sender.idle for sender in self.senders.values()), ANSWERED):
             self.acks.errors.append("some submissions were never answered")
+        if not self._until(lambda: self.canceller.idle, ANSWERED):
+            self.acks.errors.append("some jobs could not be cancelled")
         last = self.accounts.value("select count(*) from demo_effect")
         newer = "select count(distinct job) from (select job from demo_effect order by time offset %s) e where job = any(%s::uuid[])"
         ids = list(self.acks.schedules)
@@ -165,7 +171,7 @@ class Run:
         dead = self.world.database.rows(DEAD)
         for run, handler, args in dead:
             with suppress(Unreachable):
-                fixed = {**args, "fixed": True} if handler == "broken" else None
+                fixed = {**args, "fixed": True} if handler in FIXED else None
                 redriven = len(self.client.redrive(run, args=fixed))
                 self.accounts.died += redriven
                 self.accounts.redriven += redriven

@@ -32,8 +32,15 @@ def test_no_broker_is_killed_while_its_queues_are_new():
 
 def test_jobs_are_as_many_as_asked_for_and_their_keys_name_one_each():
     plan = draw(5, 60, 321, USUAL)
-    jobs = [job for batch in plan.batches for job in batch.jobs]
+    jobs = [job for batch in plan.batches for job in batch.jobs if job.handler != "poison"]
     baits = [job for fault in plan.faults for job in fault.bait.jobs]
     assert len(jobs) == 321
     keys = [job.key for job in jobs + baits]
     assert len(set(keys)) == len(keys)
+
+
+def test_some_jobs_are_cancelled_may_expire_or_kill_their_workers():
+    jobs = [job for batch in draw(5, 120, 1000, USUAL).batches for job in batch.jobs]
+    assert sum(job.cancel is not None for job in jobs) > 20
+    assert sum(job.expires is not None for job in jobs) > 10
+    assert sum(job.handler == "poison" for job in jobs) == 2
