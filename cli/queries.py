@@ -10,9 +10,10 @@ from rota.sched.errors import NotFound, UsageError
 from rota.sched.ids import short
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rota.sched.client import Client
+    from rota.sched.store.values import HandlerRow
     from rota.sched.store.views import Filter, JobView, Row
 
 
@@ -134,10 +135,11 @@ def show(
     job, tick = split_run(id)
     with common.client(store) as client:
         view = client.get(job) if tick is None else _one_run(client, job, tick)
+        handlers = client.run(client.store.handlers([row["handler"] for row in view.runs]))
     if json:
         output.emit(view.to_json())
         return
-    for line in _picture(view):
+    for line in _picture(view, handlers):
         output.say(line)
 
 
@@ -154,12 +156,14 @@ def _one_run(client: Client, job: str, tick: str) -> JobView:
     return JobView(whole.id, future, runs, dead, history)
 
 
-def _picture(view: JobView) -> Iterator[str]:
+def _picture(view: JobView, handlers: Mapping[str, HandlerRow]) -> Iterator[str]:
     yield f"job {view.id}: {view.state}"
     if view.job:
         j = view.job
         yield f"  {j['handler']} on {j['queue']}, next at {j['next_run_at']}, {_schedule(j) or 'once'}"
         yield f"  args {output.brief(j['args'], 200)}"
+        if j["policy"]:
+            yield f"  of its own: {output.brief(j['policy'], 200)}"
         if j["paused"]:
             yield f"  paused: {j['paused_reason']}"
     for title, rows, kind in (
@@ -172,8 +176,29 @@ def _picture(view: JobView) -> Iterator[str]:
             yield f"{title} {output.run_id(r)}: {word}, attempt {r['attempt']}, {r['handler']} on {r['queue']}"
             if _reason(r):
                 yield f"  {_reason(r)}"
+            if kind == "state":
+                yield from _live(r, handlers.get(r["handler"]))
             for error in r["errors"] or []:
                 yield f"  attempt {error.get('attempt')}: {error.get('type')}: {error.get('message')}"
+
+
+def _live(run: Row, handler: HandlerRow | None) -> Iterator[str]:
+    """What there is to know of a run that has not ended."""
+    timeout = (run["policy"] or {}).get("timeout") or (handler.options.get("timeout") if handler else None)
+    if run["state"] == "running":
+        yield f"  begun at {run['begun_at']} by member {run['owner']}" + (f", timeout {timeout:g} s" if timeout else "")
+    elif run["retry_at"]:
+        yield f"  again at {run['retry_at']}"
+    if run["expires_at"]:
+        yield f"  may begin until {run['expires_at']}, and expires then"
+    if run["unknown_since"]:
+        yield f"  no worker that got it has its handler, since {run['unknown_since']}"
+    if run["progress"]:
+        yield f"  {run['progress']['fraction']:.0%} at {run['progress']['at']}: {run['progress']['note']}"
+    if run["checkpoint"] is not None:
+        yield f"  checkpoint {output.brief(run['checkpoint'], 200)}"
+    if run["cancel_requested"]:
+        yield f"  asked to stop: {run['cancel_reason']}"
 
 
 def status(store: common.Store = None, *, json: common.Json = False) -> None:

@@ -111,6 +111,12 @@ class Handler(Generic[P, R]):
         self._signature = parameters(function, name)
         self.schema = args_schema(function, self._signature)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What it declares for itself, for people who look at its runs."""
+        found = {"retry": self.retry.numbers(), "timeout": self.timeout}
+        return {name: value for name, value in found.items() if value is not None}
+
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         return self.function(*args, **kwargs)
 

@@ -124,7 +124,7 @@ class Worker:
         return 0
 
     def _announcement(self) -> Transaction[None]:
-        rows = [HandlerRow(h.name, self._app.name, h.queue, h.schema) for h in self._app.handlers.values()]
+        rows = [HandlerRow(h.name, self._app.name, h.queue, h.schema, h.options) for h in self._app.handlers.values()]
         return self._store.announce(rows, self._queues)
 
     async def _announce(self) -> None:

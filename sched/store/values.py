@@ -173,12 +173,16 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class HandlerRow:
-    """A handler that some worker announced. `schema` is the JSON Schema of its arguments."""
+    """A handler that some worker announced.
+
+    `schema` is the JSON Schema of its arguments, `options` what it declares for itself: retry, timeout, isolate.
+    """
 
     name: str
     app: str
     queue: str
     schema: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -458,4 +458,63 @@ MUTATIONS = (
         ),
         (MACHINE,),
     ),
+    # What ends otherwise.
+    Mutation(
+        "asked-to-cancel-and-handed-back",
+        0,
+        (Edit(WORKING, "  and not r.cancel_requested\nreturning", "returning"),),
+        (CONFORMANCE + "test_what_was_asked_to_stop_does_not_go_on", MACHINE),
+    ),
+    Mutation(
+        "asked-to-cancel-and-disowned",
+        0,
+        (
+            Edit(WORKING, "[o for o in owned if o.cancel_requested]", "[]"),
+            Edit(WORKING, "[o for o in owned if not o.cancel_requested]", "owned"),
+            Edit(WORKING, "and r.state = 'running' and not r.cancel_requested\n", "and r.state = 'running'\n"),
+        ),
+        (CONFORMANCE + "test_what_was_asked_to_stop_and_begun_without_an_answer_ends",),
+    ),
+    Mutation(
+        "too-late-and-begun",
+        0,
+        (Edit(WORKING, " and (r.expires_at is null or r.expires_at > clock_timestamp())", ""),),
+        (CONFORMANCE + "test_what_cannot_begin_in_time_expires_and_says_so",),
+    ),
+    Mutation(
+        "running-and-expired",
+        0,
+        (
+            Edit(
+                DUTIES,
+                "expires_at <= clock_timestamp() and state in ('waiting', 'retrying')",
+                "expires_at <= clock_timestamp()",
+            ),
+        ),
+        (CONFORMANCE + "test_what_runs_does_not_expire_and_its_retry_does",),
+    ),
+    Mutation(
+        "unknown-handlers-die-though-somebody-has-them",
+        0,
+        (Edit(WORKING, "greatest(x.unknown_since, x.seen_at)", "x.unknown_since"),),
+        (CONFORMANCE + "test_a_handler_that_somebody_announces_keeps_its_runs_alive",),
+    ),
+    Mutation(
+        "checkpoint-without-fence",
+        1,
+        (
+            Edit(
+                WORKING,
+                "scheduled_for = %s and fence = %s and state",
+                "scheduled_for = %s and %s is not null and state",
+            ),
+        ),
+        (CONFORMANCE + "test_a_checkpoint_outlives_its_worker",),
+    ),
+    Mutation(
+        "errors-without-bound",
+        0,
+        (Edit(SHARED, "when jsonb_array_length({errors}) >= {KEPT}", "when jsonb_array_length({errors}) >= 1000000"),),
+        (CONFORMANCE + "test_the_first_error_and_the_latest_are_kept",),
+    ),
 )

@@ -100,21 +100,25 @@ class MemberStatements:
             [sorted({*queues, *(h.queue for h in handlers)})],
         )
         yield Query(
-            "insert into rota.handler (name, app, queue, args_schema, seen_at) "
-            "select name, app, queue, args_schema, clock_timestamp() "
-            "from unnest(%s::text[], %s::text[], %s::text[], %s::jsonb[]) x(name, app, queue, args_schema) "
+            "insert into rota.handler (name, app, queue, args_schema, options, seen_at) "
+            "select name, app, queue, args_schema, options, clock_timestamp() "
+            "from unnest(%s::text[], %s::text[], %s::text[], %s::jsonb[], %s::jsonb[]) "
+            "x(name, app, queue, args_schema, options) "
             "on conflict (name) do update set app = excluded.app, queue = excluded.queue, "
-            "args_schema = excluded.args_schema, seen_at = excluded.seen_at",
+            "args_schema = excluded.args_schema, options = excluded.options, seen_at = excluded.seen_at",
             [
                 [h.name for h in handlers],
                 [h.app for h in handlers],
                 [h.queue for h in handlers],
                 [Jsonb(dict(h.schema)) for h in handlers],
+                [Jsonb(dict(h.options)) for h in handlers],
             ],
         )
 
     @transaction()
     def handlers(self, names: Sequence[str]) -> Steps[dict[str, HandlerRow]]:
         """The announced handlers among `names`."""
-        rows = yield Query("select name, app, queue, args_schema from rota.handler where name = any(%s)", [list(names)])
+        rows = yield Query(
+            "select name, app, queue, args_schema, options from rota.handler where name = any(%s)", [list(names)]
+        )
         return {row[0]: HandlerRow(*row) for row in rows}

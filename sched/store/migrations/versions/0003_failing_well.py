@@ -28,3 +28,4 @@ def downgrade() -> None:
     )
     op.execute("alter table rota.dead drop column policy, drop column lineage")
     op.execute("alter table rota.history drop column lineage")
+    op.execute("alter table rota.handler drop column options")

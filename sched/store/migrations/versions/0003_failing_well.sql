@@ -14,3 +14,5 @@ create index run_expires on rota.run (expires_at) where expires_at is not null;
 
 alter table rota.dead add column policy jsonb, add column lineage jsonb;
 alter table rota.history add column lineage jsonb;
+
+alter table rota.handler add column options jsonb not null default '{}';  -- what it declares for itself: retry, timeout, isolate
