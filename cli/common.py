@@ -26,6 +26,8 @@ Queue = Annotated[str | None, typer.Option("--queue", help="Only this queue.")]
 HandlerOption = Annotated[str | None, typer.Option("--handler", help="Only this handler.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant.")]
 Since = Annotated[str | None, typer.Option("--since", metavar="T", help="From this instant on (RFC 3339), or 2h ago.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="T", help="Up to this instant (RFC 3339), or 2h ago.")]
+ErrorText = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Only those whose errors contain this.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
 
 
@@ -34,11 +36,11 @@ def settings(**overrides: Any) -> Settings:
     return Settings.from_env(os.environ, **overrides)
 
 
-def client(store: str | None) -> Client:
-    """A client of the effective store."""
+def client(store: str | None, name: str | None = None) -> Client:
+    """A client of the effective store, with a name for what it does."""
     from rota.sched.client import Client  # noqa: PLC0415 - keeps `rota --help` quick
 
-    return Client.open(settings(store=store).need("store").store)
+    return Client.open(settings(store=store).need("store").store, name)
 
 
 def json_object(text: str | None, what: str) -> dict[str, Any]:
@@ -54,8 +56,8 @@ def json_object(text: str | None, what: str) -> dict[str, Any]:
     return value
 
 
-def since(text: str | None) -> Any:
-    """An instant, or a duration before now by this host's clock."""
+def moment(text: str | None, what: str) -> Any:
+    """The instant that option `what` names, or a duration before now by this host's clock."""
     from datetime import UTC, datetime, timedelta  # noqa: PLC0415
 
     from rota.sched.durations import instant, seconds  # noqa: PLC0415
@@ -63,8 +65,8 @@ def since(text: str | None) -> Any:
     if text is None:
         return None
     if text[-1:] in "smhdw" or text.isdigit():
-        return datetime.now(UTC) - timedelta(seconds=seconds(text, "--since"))
-    return instant(text, "--since")
+        return datetime.now(UTC) - timedelta(seconds=seconds(text, what))
+    return instant(text, what)
 
 
 def examples(lines: Sequence[str]) -> str:

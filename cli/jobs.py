@@ -1,4 +1,4 @@
-"""Commands that change jobs and runs: submit, cancel, redrive, discard."""
+"""Commands that change jobs: submit, cancel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rota.cli import common, output
 from rota.sched.errors import NotFound, Refused, UsageError
-from rota.sched.ids import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
     from rota.sched.when import When
 
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Job ids, unique beginnings, names, or runs JOB@T.")]
-Runs = Annotated[
-    list[str] | None, typer.Argument(metavar="[RUN]...", help="Dead runs, JOB@T as `rota dead` prints them.")
-]
-ErrorText = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Only those whose errors contain this.")]
 
 
 def submit(
@@ -180,105 +175,6 @@ def _refused(what: str, message: str, *, json: bool) -> bool:
     return False
 
 
-def redrive(
-    runs: Runs = None,
-    queue: common.Queue = None,
-    handler: common.HandlerOption = None,
-    error: ErrorText = None,
-    since: common.Since = None,
-    limit: common.Limit = 1000,
-    rate: Annotated[
-        str | None, typer.Option("--rate", metavar="N/s", help="So many a second; default all at once.")
-    ] = None,
-    args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="Other arguments for them.")] = None,
-    store: common.Store = None,
-    *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print which.")] = False,
-    json: common.Json = False,
-) -> None:
-    """Run dead runs again: attempts start anew, errors are kept."""
-    values = None if args is None else common.json_object(args, "--args")
-    with common.client(store) as client:
-        which = _which(client, runs, queue, handler, error, since, limit)
-        if dry_run:
-            keys = client.run(client.store.choose_dead(which))
-        else:
-            from rota.sched.plans import args_or_none  # noqa: PLC0415
-
-            keys = client.run(client.store.redrive(which, args_or_none(values), _rate(rate)))
-    _tell(keys, "would be redriven" if dry_run else "redriven", runs, json=json)
-
-
-def discard(
-    runs: Runs = None,
-    queue: common.Queue = None,
-    handler: common.HandlerOption = None,
-    error: ErrorText = None,
-    since: common.Since = None,
-    limit: common.Limit = 1000,
-    store: common.Store = None,
-    *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print which.")] = False,
-    json: common.Json = False,
-) -> None:
-    """Settle dead runs for good: they go to history as discarded."""
-    with common.client(store) as client:
-        which = _which(client, runs, queue, handler, error, since, limit)
-        keys = client.run(client.store.choose_dead(which) if dry_run else client.store.discard(which))
-    _tell(keys, "would be discarded" if dry_run else "discarded", runs, json=json)
-
-
-def _which(
-    client: Client,
-    runs: list[str] | None,
-    queue: str | None,
-    handler: str | None,
-    error: str | None,
-    since: str | None,
-    limit: int,
-) -> Any:
-    from dataclasses import replace  # noqa: PLC0415
-
-    from rota.sched.ids import RunKey, split_run  # noqa: PLC0415
-    from rota.sched.plans import dead_filter  # noqa: PLC0415
-
-    which = dead_filter(runs or [], queue=queue, handler=handler, error=error, since=common.since(since), limit=limit)
-    keys = []
-    for run in runs or []:
-        job, tick = split_run(run)
-        if tick is None:
-            raise UsageError(f"{run!r} names a job, not a run: write JOB@T as `rota dead` prints it")
-        keys.append(RunKey(client.run(client.store.resolve(job)), tick))
-    return replace(which, keys=keys) if keys else which
-
-
-def _rate(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        rate = float(text.removesuffix("/s"))
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise UsageError(f"--rate is {text!r}: give a number above 0, for example 10/s")
-    return rate
-
-
-def _tell(keys: list[Any], verb: str, runs: list[str] | None, *, json: bool) -> None:
-    for key in keys:
-        if json:
-            output.emit({"job_id": key.job_id, "scheduled_for": key.scheduled_for, "done": verb})
-        else:
-            output.say(f"{short(key.job_id)}@{key.scheduled_for} {verb}")
-    missing = len(runs or []) - len(keys)
-    if missing > 0:
-        raise NotFound(
-            f"{missing} of {len(runs or [])} runs are not among the dead: see `rota dead` and `rota show ID`"
-        )
-    if not keys and not json:
-        output.say("no dead run fits")
-
-
 def add(app: typer.Typer) -> None:
     """Adds this module's commands."""
     app.command(
@@ -294,12 +190,3 @@ def add(app: typer.Typer) -> None:
     app.command(epilog=common.examples(["rota cancel nightly-refresh", "rota cancel 0199c1d2-7b31-7c0e --running"]))(
         cancel
     )
-    app.command(
-        epilog=common.examples(
-            [
-                "rota redrive 0199c1d2-7b31-7c0e@2026-11-30T02:00:00.000000Z",
-                "rota redrive --handler send_invoice --error timeout --since 2h --rate 10/s",
-            ]
-        )
-    )(redrive)
-    app.command(epilog=common.examples(["rota discard --queue mail --since 7d --dry-run"]))(discard)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def _filter(**fields: Any) -> Filter:
     from rota.sched.store.views import Filter  # noqa: PLC0415
 
-    return Filter(**{**fields, "since": common.since(fields.get("since"))})
+    moments = {name: common.moment(fields.get(name), f"--{name}") for name in ("since", "until")}
+    return Filter(**{**fields, **moments})
 
 
 def jobs(
@@ -98,25 +99,32 @@ def dead(
     queue: common.Queue = None,
     handler: common.HandlerOption = None,
     tenant: common.Tenant = None,
-    error: Annotated[
-        str | None, typer.Option("--error", metavar="TEXT", help="Only those whose errors contain this.")
-    ] = None,
+    error: common.ErrorText = None,
     since: common.Since = None,
+    until: common.Until = None,
     limit: common.Limit = 50,
     store: common.Store = None,
     *,
     json: common.Json = False,
 ) -> None:
     """List runs that failed for good, until they are redriven or discarded."""
-    which = _filter(queue=queue, handler=handler, tenant=tenant, error=error, since=since, limit=limit)
+    which = _filter(queue=queue, handler=handler, tenant=tenant, error=error, since=since, until=until, limit=limit)
     with common.client(store) as client:
         rows = client.run(client.store.list_dead(which))
     if _as_json(rows, json=json):
         return
     output.table(
-        ["RUN", "HANDLER", "QUEUE", "ATTEMPTS", "DIED AT (UTC)", "REASON"],
+        ["RUN", "HANDLER", "QUEUE", "ATTEMPTS", "REDRIVEN", "DIED AT (UTC)", "REASON"],
         (
-            (output.run_id(r), r["handler"], r["queue"], r["attempt"], output.when(r["died_at"]), r["reason"])
+            (
+                output.run_id(r),
+                r["handler"],
+                r["queue"],
+                r["attempt"],
+                _redriven(r),
+                output.when(r["died_at"]),
+                r["reason"],
+            )
             for r in rows
         ),
         "no dead runs",
@@ -178,6 +186,11 @@ def _picture(view: JobView, handlers: Mapping[str, HandlerRow]) -> Iterator[str]
                 yield f"  {_reason(r)}"
             if kind == "state":
                 yield from _live(r, handlers.get(r["handler"]))
+            for redrive in r["lineage"] or []:
+                yield (
+                    f"  redriven at {output.when(redrive['at'])} by {redrive['by']}, "
+                    f"after {redrive['attempts']} attempts: {redrive['reason']}"
+                )
             for error in r["errors"] or []:
                 yield f"  attempt {error.get('attempt')}: {error.get('type')}: {error.get('message')}"
 
@@ -293,6 +306,11 @@ def _reason(row: Row) -> str:
         return str(row["reason"])
     errors = row.get("errors") or []
     return f"{errors[-1].get('type')}: {errors[-1].get('message')}" if errors else ""
+
+
+def _redriven(row: Row) -> str:
+    """How often, and who did it last."""
+    return f"{row['redrives']}, by {row['lineage'][-1]['by']}" if row["redrives"] else ""
 
 
 def add(app: typer.Typer) -> None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rota.sched import plans, requests
+from rota.sched import dead, plans, requests
 from rota.sched.errors import RotaError
 from rota.sched.requests import JobRef, Submission, Submittable
 from rota.sched.store import open_store
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from rota.sched.app import Call
+    from rota.sched.dead import DeadResult, Told
     from rota.sched.ids import RunKey
     from rota.sched.plans import Plan
     from rota.sched.policy import Duration, Retry
@@ -48,17 +50,21 @@ class Client:
     be reached, and NotMigrated where its schema is not the one this version needs.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, name: str | None = None) -> None:
         self.store = store
+        self.name = name or f"client@{socket.gethostname()}"
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._link = store.link("client")
         self._inherited: list[SyncLink] = []
 
     @classmethod
-    def open(cls, store_url: str) -> Self:
-        """A client of the store that `store_url` names. Connects at the first request. UsageError for a wrong URL."""
-        return cls(open_store(store_url))
+    def open(cls, store_url: str, name: str | None = None) -> Self:
+        """A client of the store that `store_url` names. Connects at the first request. UsageError for a wrong URL.
+
+        `name` says in the lineage of runs who redrove them; by default it is the host's.
+        """
+        return cls(open_store(store_url), name)
 
     def __enter__(self) -> Self:
         return self
@@ -142,34 +148,75 @@ class Client:
         *runs: str | RunKey,
         queue: str | None = None,
         handler: str | None = None,
+        tenant: str | None = None,
         error: str | None = None,
         since: datetime | None = None,
-        limit: int = 1000,
+        until: datetime | None = None,
+        everything: bool = False,
+        limit: int | None = None,
+        max_redrives: int | None = None,
         args: Mapping[str, Any] | None = None,
         per_second: float | None = None,
-    ) -> list[RunKey]:
-        """Dead runs, again: those named (JOB@T), or the oldest `limit` that fit all filters; returns which.
+        dry_run: bool = False,
+        progress: Told | None = None,
+    ) -> DeadResult:
+        """Dead runs, again: those named (JOB@T), or all that fit all filters, or `limit` of them; the oldest first.
 
-        Attempts start anew. `error` is text within reason or errors. `args` replaces the arguments, `per_second`
-        spreads
-        the runs. Raises UsageError if nothing says which.
+        Attempts start anew, and so does the time within which they may begin. `error` is text within reason or errors,
+        `since` and `until` are instants of death; `everything` stands for no filter. What was redriven `max_redrives`
+        times already is left alone. `args` replaces the arguments, `per_second` spreads the runs. `dry_run` changes
+        nothing and answers what would be done. `progress` is called after each portion, which is a transaction of its own:
+        what it raises ends the redrive there, and what is done is done. So it is with Unreachable: to ask again goes on
+        with the rest.
+
+        Raises UsageError if nothing says which, and for arguments that no handler concerned can take.
         """
-        which = plans.dead_filter(runs, queue=queue, handler=handler, error=error, since=since, limit=limit)
-        text, rate = plans.args_or_none(args), plans.positive_rate(per_second)
-        return self._do(plans.redriving(self.store, runs, which, text, rate))
+        which = dead.dead_filter(
+            runs,
+            queue=queue,
+            handler=handler,
+            tenant=tenant,
+            error=error,
+            since=since,
+            until=until,
+            everything=everything,
+            limit=limit,
+            max_redrives=max_redrives,
+        )
+        how = dead.how_to_redrive(self.name, args, per_second)
+        return self._do(dead.redriving(self.store, runs, which, how, told=progress, dry_run=dry_run))
 
-    def discard(
+    def discard(  # noqa: PLR0913 - the words of the request
         self,
         *runs: str | RunKey,
         queue: str | None = None,
         handler: str | None = None,
+        tenant: str | None = None,
         error: str | None = None,
         since: datetime | None = None,
-        limit: int = 1000,
-    ) -> list[RunKey]:
-        """Dead runs, settled for good: they go to history. Which, and what is raised: as for `redrive`."""
-        which = plans.dead_filter(runs, queue=queue, handler=handler, error=error, since=since, limit=limit)
-        return self._do(plans.discarding(self.store, runs, which))
+        until: datetime | None = None,
+        everything: bool = False,
+        limit: int | None = None,
+        max_redrives: int | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+        progress: Told | None = None,
+    ) -> DeadResult:
+        """Dead runs, settled for good: they go to history, with `reason` and this client's name. Else as `redrive`."""
+        which = dead.dead_filter(
+            runs,
+            queue=queue,
+            handler=handler,
+            tenant=tenant,
+            error=error,
+            since=since,
+            until=until,
+            everything=everything,
+            limit=limit,
+            max_redrives=max_redrives,
+        )
+        why = dead.why_discarded(self.name, reason)
+        return self._do(dead.discarding(self.store, runs, which, why, told=progress, dry_run=dry_run))
 
     def run(self, txn: Transaction[T]) -> T:
         """Runs one of the store's transactions on this client's connection."""
@@ -215,14 +262,15 @@ class Client:
 class AsyncClient:
     """The asyncio twin of `Client`. Tasks may share it; it belongs to one event loop."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, name: str | None = None) -> None:
         self.store = store
+        self.name = name or f"client@{socket.gethostname()}"
         self._link = store.async_link("client")
 
     @classmethod
-    def open(cls, store_url: str) -> Self:
-        """A client of the store that `store_url` names. Connects at the first request. UsageError for a wrong URL."""
-        return cls(open_store(store_url))
+    def open(cls, store_url: str, name: str | None = None) -> Self:
+        """As `Client.open`."""
+        return cls(open_store(store_url), name)
 
     async def __aenter__(self) -> Self:
         return self
@@ -283,29 +331,65 @@ class AsyncClient:
         *runs: str | RunKey,
         queue: str | None = None,
         handler: str | None = None,
+        tenant: str | None = None,
         error: str | None = None,
         since: datetime | None = None,
-        limit: int = 1000,
+        until: datetime | None = None,
+        everything: bool = False,
+        limit: int | None = None,
+        max_redrives: int | None = None,
         args: Mapping[str, Any] | None = None,
         per_second: float | None = None,
-    ) -> list[RunKey]:
+        dry_run: bool = False,
+        progress: Told | None = None,
+    ) -> DeadResult:
         """As `Client.redrive`."""
-        which = plans.dead_filter(runs, queue=queue, handler=handler, error=error, since=since, limit=limit)
-        text, rate = plans.args_or_none(args), plans.positive_rate(per_second)
-        return await self._do(plans.redriving(self.store, runs, which, text, rate))
+        which = dead.dead_filter(
+            runs,
+            queue=queue,
+            handler=handler,
+            tenant=tenant,
+            error=error,
+            since=since,
+            until=until,
+            everything=everything,
+            limit=limit,
+            max_redrives=max_redrives,
+        )
+        how = dead.how_to_redrive(self.name, args, per_second)
+        return await self._do(dead.redriving(self.store, runs, which, how, told=progress, dry_run=dry_run))
 
-    async def discard(
+    async def discard(  # noqa: PLR0913 - the words of the request
         self,
         *runs: str | RunKey,
         queue: str | None = None,
         handler: str | None = None,
+        tenant: str | None = None,
         error: str | None = None,
         since: datetime | None = None,
-        limit: int = 1000,
-    ) -> list[RunKey]:
+        until: datetime | None = None,
+        everything: bool = False,
+        limit: int | None = None,
+        max_redrives: int | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+        progress: Told | None = None,
+    ) -> DeadResult:
         """As `Client.discard`."""
-        which = plans.dead_filter(runs, queue=queue, handler=handler, error=error, since=since, limit=limit)
-        return await self._do(plans.discarding(self.store, runs, which))
+        which = dead.dead_filter(
+            runs,
+            queue=queue,
+            handler=handler,
+            tenant=tenant,
+            error=error,
+            since=since,
+            until=until,
+            everything=everything,
+            limit=limit,
+            max_redrives=max_redrives,
+        )
+        why = dead.why_discarded(self.name, reason)
+        return await self._do(dead.discarding(self.store, runs, which, why, told=progress, dry_run=dry_run))
 
     async def run(self, txn: Transaction[T]) -> T:
         """As `Client.run`."""

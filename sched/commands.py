@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from rota.sched import requests, schemas
 from rota.sched.app import Call, check_args
 from rota.sched.broker.messages import Outgoing
+from rota.sched.dead import dead_filter, how_to_redrive
 from rota.sched.durations import instant
 from rota.sched.errors import NotFound, RotaError, UsageError
 from rota.sched.ids import new_job_id
-from rota.sched.plans import dead_filter
 from rota.sched.policy import Policy
 from rota.sched.when import when_from_json
 
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rota.sched.broker.messages import Delivery
-    from rota.sched.ids import RunKey
-    from rota.sched.store.values import Cancelled, DeadFilter, HandlerRow, NewJob
+    from rota.sched.dead import DeadResult
+    from rota.sched.store.values import Cancelled, DeadFilter, HandlerRow, NewJob, Redrive
     from rota.sched.when import When
 
 SUBMIT, CANCEL, REDRIVE = "job.submit", "job.cancel", "job.redrive"
 BODY_LIMIT = 512 * 1024
 """Longest body of a command, in bytes."""
+REDRIVE_LIMIT = 1000
+"""Most runs that one command redrives unless it says so: commands of others wait behind it. The answer says if more fit."""
 _RESERVED = "rota."
 
 
@@ -55,11 +57,11 @@ class CancelCommand:
 
 @dataclass(frozen=True, slots=True)
 class RedriveCommand:
-    """`job.redrive` of runs (JOB@T), or of what a filter describes. `args` is JSON text."""
+    """`job.redrive` of runs (JOB@T), or of what a filter describes."""
 
     runs: Sequence[str]
     which: DeadFilter
-    args: str | None
+    how: Redrive
 
 
 Command = SubmitCommand | CancelCommand | RedriveCommand
@@ -120,19 +122,24 @@ def _read_cancel(body: dict[str, Any], _: Delivery) -> CancelCommand:
     return CancelCommand(body["id"], bool(body.get("running")))
 
 
-def _read_redrive(body: dict[str, Any], _: Delivery) -> RedriveCommand:
+def _read_redrive(body: dict[str, Any], delivery: Delivery) -> RedriveCommand:
     runs = body.get("runs") or []
-    since = body.get("since")
+    since, until = body.get("since"), body.get("until")
     which = dead_filter(
         runs,
         queue=body.get("queue"),
         handler=body.get("handler"),
+        tenant=body.get("tenant"),
         error=body.get("error"),
         since=None if since is None else instant(since, "since"),
-        limit=body.get("limit", 1000),
+        until=None if until is None else instant(until, "until"),
+        everything=bool(body.get("all")),
+        limit=body.get("limit", REDRIVE_LIMIT),
+        max_redrives=body.get("max_redrives"),
     )
-    args = body.get("args")
-    return RedriveCommand(runs, which, None if args is None else requests.args_text(args))
+    sender = delivery.properties
+    by = sender.user_id or sender.app_id or "an AMQP client"
+    return RedriveCommand(runs, which, how_to_redrive(by, body.get("args"), body.get("rate")))
 
 
 _READERS: dict[str, Callable[[dict[str, Any], Delivery], Command]] = {
@@ -178,9 +185,19 @@ def cancelled(done: Cancelled) -> dict[str, Any]:
     return {"ok": True, "job": done.job, "runs": done.runs, "asked": done.asked, "running": done.running}
 
 
-def redriven(keys: Sequence[RunKey]) -> dict[str, Any]:
-    """The answer to a redrive: which dead runs were taken."""
-    return {"ok": True, "runs": [str(key) for key in keys]}
+def redriven(done: DeadResult) -> dict[str, Any]:
+    """The answer to a redrive: which dead runs were taken, which were not and why, and whether more fit.
+
+    Of runs and refusals the first are listed, so that the answer is a message of an ordinary size.
+    """
+    return {
+        "ok": True,
+        "redriven": len(done),
+        "runs": [str(key) for key in done.runs[:REDRIVE_LIMIT]],
+        "refused": [{"run": str(key), "reason": why} for key, why in list(done.refused.items())[:REDRIVE_LIMIT]],
+        "left_alone": len(done.spared),
+        "more": done.more,
+    }
 
 
 def refused(error: RotaError) -> dict[str, Any]:

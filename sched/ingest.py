@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rota.sched import commands, plans, requests
+from rota.sched import commands, dead, plans, requests
 from rota.sched.broker.topology import SUBMIT
 from rota.sched.commands import CancelCommand, Command, SubmitCommand
 from rota.sched.errors import RotaError, UsageError
@@ -128,11 +128,11 @@ class Ingest:
                 answer = commands.cancelled(done)
             else:
                 assert not isinstance(command, SubmitCommand)
-                keys = await self._follow(
-                    plans.redriving(self._store, command.runs, command.which, command.args, None), delivery
+                result = await self._follow(
+                    dead.redriving(self._store, command.runs, command.which, command.how), delivery
                 )
-                self.counters["redriven"] += len(keys)
-                answer = commands.redriven(keys)
+                self.counters["redriven"] += len(result)
+                answer = commands.redriven(result)
         except Void:
             raise
         except RotaError as error:

@@ -8,24 +8,20 @@ its own or on the caller's.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.sched import requests
-from rota.sched.durations import utc
 from rota.sched.errors import NotFound, NotMigrated, Unreachable, UsageError
-from rota.sched.ids import RunKey, split_run
+from rota.sched.ids import split_run
 from rota.sched.store.transaction import Transaction
-from rota.sched.store.values import Cancelled, DeadFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Iterable, Sequence
 
     from rota.sched.requests import JobRef
     from rota.sched.store.protocols import Store
-    from rota.sched.store.values import NewJob
+    from rota.sched.store.values import Cancelled, NewJob
     from rota.sched.store.views import JobView
 
 T = TypeVar("T")
@@ -94,59 +90,6 @@ def looking(store: Store, target: str) -> Plan[JobView]:
     return view
 
 
-def redriving(
-    store: Store, runs: Sequence[str | RunKey], which: DeadFilter, args: str | None, per_second: float | None
-) -> Plan[list[RunKey]]:
-    """Dead runs, again."""
-    chosen = yield from _chosen(store, runs, which)
-    keys: list[RunKey] = yield store.redrive(chosen, args, per_second)
-    return keys
-
-
-def discarding(store: Store, runs: Sequence[str | RunKey], which: DeadFilter) -> Plan[list[RunKey]]:
-    """Dead runs, settled for good."""
-    chosen = yield from _chosen(store, runs, which)
-    keys: list[RunKey] = yield store.discard(chosen)
-    return keys
-
-
-def dead_filter(  # noqa: PLR0913 - the words of the request
-    runs: Sequence[str | RunKey],
-    *,
-    queue: str | None = None,
-    handler: str | None = None,
-    error: str | None = None,
-    since: datetime | None = None,
-    limit: int = 1000,
-) -> DeadFilter:
-    """The dead runs that a request means. UsageError if it names none, or runs and filters together."""
-    filters = (queue, handler, error, since)
-    if not runs and all(each is None for each in filters):
-        raise UsageError("which dead runs? name them (JOB@SCHEDULED_FOR), or give queue, handler, error or since")
-    if runs and any(each is not None for each in filters):
-        raise UsageError("runs and filters together: name the runs, or describe them")
-    if type(limit) is not int or limit < 1:
-        raise UsageError(f"limit {limit!r} must be a whole number from 1 on")
-    return DeadFilter((), queue, handler, error, None if since is None else utc(since, "since"), limit)
-
-
-def _chosen(store: Store, runs: Sequence[str | RunKey], which: DeadFilter) -> Plan[DeadFilter]:
-    keys = []
-    for run in runs:
-        job, tick = (run.job_id, run.scheduled_for) if isinstance(run, RunKey) else split_run(run)
-        if tick is None:
-            raise UsageError(f"{job!r} names a job and not a run: write JOB@SCHEDULED_FOR, as `rota dead` prints it")
-        keys.append(RunKey((yield store.resolve(job)), tick))
-    return replace(which, keys=keys) if keys else which
-
-
-def positive_rate(per_second: float | None) -> float | None:
-    """A rate as the store takes it. UsageError for one that is not above zero."""
-    if per_second is not None and not 0 < per_second < float("inf"):
-        raise UsageError(f"per_second {per_second!r} must be above 0: how many runs a second")
-    return per_second
-
-
 def new_jobs(items: Iterable[object], scope: str = "") -> list[NewJob]:
     """The jobs of a `submit_many`, in order; UsageError says which item is wrong."""
     jobs = []
@@ -170,8 +113,3 @@ def new_jobs(items: Iterable[object], scope: str = "") -> list[NewJob]:
         except UsageError as error:
             raise UsageError(f"item {n}: {error}") from None
     return jobs
-
-
-def args_or_none(args: Mapping[str, Any] | None) -> str | None:
-    """Replacement arguments of a redrive as JSON text."""
-    return None if args is None else requests.args_text(args)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
         Begun,
         Cancelled,
         Claimed,
+        DeadBatch,
         DeadFilter,
+        DeadSurvey,
         End,
         HandlerRow,
         Lanes,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         NewMember,
         Owned,
         Recovered,
+        Redrive,
         Return,
         Standing,
         Submitted,
@@ -78,7 +81,7 @@ class AsyncLink(Protocol):
 
 
 class Submission(Protocol):
-    """The future's way in, and what ends or repeats a life by a user's will."""
+    """The future's way in, and what ends a life by a user's will."""
 
     def submit(
         self, jobs: Sequence[NewJob], *, repeated: bool = False, own_transaction: bool = True
@@ -92,16 +95,24 @@ class Submission(Protocol):
     def cancel(self, job_id: str, scheduled_for: str | None, *, running: bool, reason: str) -> Transaction[Cancelled]:
         """Ends a job, or one run of it. Nothing found: `Cancelled.nothing`; it has ended, or never was."""
 
-    def choose_dead(self, which: DeadFilter) -> Transaction[list[RunKey]]:
-        """The dead runs that a redrive or discard would take. None: nothing dead fits."""
 
-    def redrive(
-        self, which: DeadFilter, args: str | None = None, per_second: float | None = None
-    ) -> Transaction[list[RunKey]]:
-        """Dead runs, again. What is missing from the answer is not dead (any more)."""
+class DeadSet(Protocol):
+    """What failed for good. The methods that take `DeadFilter` do one portion of a walk, the oldest death first."""
 
-    def discard(self, which: DeadFilter) -> Transaction[list[RunKey]]:
-        """Dead runs, settled for good. What is missing from the answer is not dead (any more)."""
+    def survey_dead(self, which: DeadFilter) -> Transaction[DeadSurvey]:
+        """The store's time, and how many dead runs of each handler a walk is going to look at."""
+
+    def choose_dead(self, which: DeadFilter, *, alive: bool = False) -> Transaction[DeadBatch]:
+        """What a redrive would take, or with `alive` (what is alive again, too) a discard; nothing is changed."""
+
+    def redrive(self, which: DeadFilter, how: Redrive) -> Transaction[DeadBatch]:
+        """Dead runs, again. A key that is nowhere in the answer is not dead (any more), or does not fit."""
+
+    def discard(self, which: DeadFilter, told: str) -> Transaction[DeadBatch]:
+        """Dead runs, settled for good: history with `told` and what they died of. What is missing: as for `redrive`."""
+
+    def whereabouts(self, keys: Sequence[RunKey]) -> Transaction[dict[RunKey, str | None]]:
+        """State or outcome of runs that are not dead; None for what is nowhere."""
 
 
 class Scheduling(Protocol):
@@ -251,7 +262,7 @@ class Reading(Protocol):
         """One picture of everything."""
 
 
-class Store(Submission, Scheduling, Working, Membership, Duties, Reading, Protocol):
+class Store(Submission, DeadSet, Scheduling, Working, Membership, Duties, Reading, Protocol):
     """All roles, the links that run their transactions, and the schema's migrations."""
 
     @property

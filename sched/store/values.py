@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rota.sched.policy import NO_POLICY
 
@@ -199,27 +199,109 @@ class Cancelled:
         return not (self.job or self.runs or self.asked)
 
 
+class DeadPlace(NamedTuple):
+    """Where a walk along the dead has got to. They are in the order in which they died."""
+
+    died_at: datetime
+    key: RunKey
+
+
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
-    """Which dead runs: keys, or everything that fits all of the others; `limit` at most, the oldest first."""
+    """Which dead runs: keys, or everything that fits all of `queue`, `handler`, `tenant`, `error`, `since`, `until`.
+
+    `error` is text within reason or errors, `since` and `until` are instants of death, both included. `max_redrives`: those
+    that were redriven so often already are left alone. `handlers`: only those of these handlers. `limit` at most are taken,
+    the oldest first; `after`: from there on.
+    """
 
     keys: Sequence[RunKey] = ()
     queue: str | None = None
     handler: str | None = None
+    tenant: str | None = None
     error: str | None = None
     since: datetime | None = None
-    limit: int = 1000
+    until: datetime | None = None
+    max_redrives: int | None = None
+    handlers: Sequence[str] | None = None
+    limit: int | None = None
+    after: DeadPlace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadSurvey:
+    """What a walk along the dead is going to look at: how many runs of each handler. `now` is the store's time."""
+
+    now: datetime
+    handlers: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.handlers.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive:
+    """How dead runs are run again. `by` says who does it, for their lineage; `args` (JSON text) replaces theirs.
+
+    `per_second` spreads them, the first at `ready_from` or now, whichever is later.
+    """
+
+    by: str
+    args: str | None = None
+    per_second: float | None = None
+    ready_from: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadBatch:
+    """What became of one portion of a walk: of `looked` dead runs, those that fit the filter.
+
+    taken; alive: left, because their tick has a live run; spared: left, redriven often enough; unfit: left, not of
+    `handlers`; elsewhere: somebody else was taking them. `more`: others fit beyond the limit. `last` is where the next
+    portion begins, None at the end. The last of those that were taken is dispatched at `ready_until`.
+    """
+
+    taken: list[RunKey] = field(default_factory=list)
+    alive: list[RunKey] = field(default_factory=list)
+    spared: list[RunKey] = field(default_factory=list)
+    unfit: list[RunKey] = field(default_factory=list)
+    elsewhere: list[RunKey] = field(default_factory=list)
+    more: bool = False
+    looked: int = 0
+    last: DeadPlace | None = None
+    ready_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A run that has just failed for good. `attempt` counts those of this life, `fence` is the last one's."""
+
+    key: RunKey
+    queue: str
+    handler: str
+    tenant: str | None
+    reason: str
+    attempt: int
+    fence: int
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a round of recovery did; `ran` is False where it was not due or another scheduler had it."""
+    """What a round of recovery did; `ran` is False where it was not due or another scheduler had it.
+
+    `deaths` are those that were poisoned.
+    """
 
     ran: bool
     dead_members: list[int] = field(default_factory=list)
     requeued: int = 0
-    poisoned: int = 0
+    deaths: list[Death] = field(default_factory=list)
     cancelled: int = 0
     adopted: int = 0
     freed: int = 0
     expired: int = 0
+
+    @property
+    def poisoned(self) -> int:
+        return len(self.deaths)

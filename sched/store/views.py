@@ -34,7 +34,8 @@ DEGRADED = {
 class Filter:
     """Which rows of a list: everything that fits all of what is given, the newest first, `limit` at most.
 
-    `job` is a full id, `tick` the run's instant as `split_run` gives it, `error` text within reason or errors.
+    `job` is a full id, `tick` the run's instant as `split_run` gives it, `error` text within reason or errors. `until`, the
+    last instant of death, is for lists of dead runs.
     """
 
     queue: str | None = None
@@ -45,6 +46,7 @@ class Filter:
     tick: str | None = None
     error: str | None = None
     since: datetime | None = None
+    until: datetime | None = None
     limit: int = 50
 
 

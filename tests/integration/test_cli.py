@@ -1,8 +1,10 @@
 """The command line on a real store."""
 
 import json
+import signal
 import subprocess
 
+import psycopg
 import pytest
 from rota.cli.main import app
 from rota.sched.store import open_store
@@ -85,9 +87,118 @@ def test_the_status_has_its_stable_keys(rota):
     assert rota("status").exit_code == 0
 
 
+DEAD = """
+insert into rota.dead (job_id, scheduled_for, died_at, reason, part, queue, handler, args, attempt, losses, due_at, claimed_at)
+select gen_random_uuid(), '2026-01-01T00:00:00Z', now() - make_interval(secs => %s - n), 'timed out', 1, 'mail',
+  case when n %% 2 = 0 then 'send' else 'gone' end, '{"n": 1}', 3, 0, now(), now()
+from generate_series(1, %s) n returning job_id::text || '@2026-01-01T00:00:00.000000Z'
+"""
+
+
+@pytest.fixture
+def dead(rota, store_url):
+    """Makes so many dead runs, a second apart, of two handlers in turn; gives them, the oldest first."""
+
+    def make(number):
+        with psycopg.connect(store_url, autocommit=True) as connection:
+            return [row[0] for row in connection.execute(DEAD, [number, number]).fetchall()]
+
+    return make
+
+
+def counts(done):
+    """The last line, for scripts."""
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def test_a_redrive_without_a_choice_is_a_usage_error_and_of_nothing_does_nothing(rota):
     assert rota("redrive").exit_code == 2
     assert "no dead run fits" in rota("redrive", "--queue", "mail").output
+
+
+def test_a_redrive_takes_everything_that_fits_in_portions_and_says_how_many(rota, dead, store_url):
+    dead(1201)
+    assert "1201 runs would be redriven" in rota("redrive", "--all", "--dry-run").output
+    done = rota("redrive", "--queue", "mail", "--rate", "100/s")
+    assert (done.exit_code, done.output) == (0, "1201 runs redriven, the last one in 12.0 s\n")
+    with psycopg.connect(store_url) as connection:
+        ((span, who),) = connection.execute(
+            "select round(extract(epoch from max(ready_at) - min(ready_at)), 2)::float8, min(lineage -> 0 ->> 'by') from rota.run"
+        ).fetchall()
+    assert span == 12.0  # portions do not begin anew
+    assert "@" in who
+
+
+def test_a_limit_takes_the_oldest_and_says_that_more_are_left(rota, dead):
+    first, *_ = dead(3)
+    done = rota("redrive", "--error", "TIMED", "--limit", "1", "--json")
+    taken = json.loads(done.output.splitlines()[0])
+    assert f"{taken['job_id']}@{taken['scheduled_for']}" == first
+    assert (counts(done)["redriven"], counts(done)["more"]) == (1, True)
+    assert "more fit and are still dead" in rota("redrive", "--all", "--limit", "1").output
+    assert "more" not in rota("redrive", "--all", "--limit", "1").output
+
+
+def test_runs_that_are_named_are_refused_one_by_one_with_what_to_do(rota, dead):
+    one, other = dead(2)
+    nowhere = one.replace(one[:8], "00000000")
+    assert rota("redrive", one).exit_code == 0
+    done = rota("redrive", one, other, nowhere)
+    assert done.exit_code == 1
+    assert f"{other[:18]}@" in done.stdout
+    assert "not dead but waiting" in done.stderr
+    assert "there is no job" in done.stderr
+    assert rota("cancel", one).exit_code == 0
+    assert "it has ended as cancelled" in rota("redrive", one).output
+
+
+def test_what_was_redriven_often_enough_is_left_alone_and_who_did_it_is_told(rota, dead, store_url):
+    one, _ = dead(2)
+    with psycopg.connect(store_url, autocommit=True) as connection:
+        lineage = '[{"at": "2026-01-01T00:00:00.000000Z", "by": "bob@there", "reason": "x", "attempts": 3}]'
+        connection.execute("update rota.dead set lineage = %s where job_id = %s", [lineage, one.partition("@")[0]])
+    assert "1, by bob@there" in rota("dead").output
+    assert "redriven at 2026-01-01 00:00:00 by bob@there, after 3 attempts: x" in rota("show", one).output
+    (told,) = [row for row in map(json.loads, rota("dead", "--json").output.splitlines()) if row["redrives"]]
+    assert told["lineage"][0]["by"] == "bob@there"
+    done = rota("redrive", "--all", "--max-redrives", "1", "--json")
+    assert (counts(done)["redriven"], counts(done)["left_alone"]) == (1, 1)
+
+
+def test_new_arguments_are_checked_against_what_the_handler_announced(rota, dead):
+    dead(4)
+    refused = rota("redrive", "--handler", "send", "--args", '{"n": "x"}')
+    assert (refused.exit_code, "n is 'x'" in refused.output) == (2, True)
+    # One handler cannot take them, nobody knows the other: that one may.
+    done = rota("redrive", "--all", "--args", '{"n": "x"}', "--json")
+    assert (counts(done)["redriven"], counts(done)["refused"]) == (2, 2)
+
+
+def test_a_discard_says_who_and_why_in_history(rota, dead):
+    dead(3)
+    assert "2 runs would be discarded" in rota("discard", "--all", "--limit", "2", "--dry-run").output
+    assert "3 runs discarded" in rota("discard", "--queue", "mail", "--reason", "too late").output
+    past = [json.loads(line) for line in rota("runs", "--history", "--json").output.splitlines()]
+    assert {row["outcome"] for row in past} == {"discarded"}
+    (reason,) = {row["reason"] for row in past}
+    assert "discarded by " in reason
+    assert reason.endswith(": too late; it died of: timed out")
+    assert rota("dead", "--json").output == ""
+
+
+def test_a_redrive_that_is_interrupted_says_how_many_were_done_and_the_same_command_goes_on(rota, dead, store_url):
+    dead(3000)
+    command = [ROTA, "redrive", "--all", "--json", "--store", store_url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as redrive:
+        redrive.stdout.readline()
+        redrive.send_signal(signal.SIGINT)
+        out, told = redrive.communicate(timeout=30)
+    assert redrive.returncode == 130
+    done = json.loads(out.splitlines()[-1])
+    assert done["interrupted"]
+    assert 0 < done["redriven"] < 3000
+    assert f"interrupted: {done['redriven']} redriven" in told
+    assert counts(rota("redrive", "--all", "--json"))["redriven"] == 3000 - done["redriven"]
 
 
 def test_a_store_without_schema_exits_3_and_migrate_mends_it(empty_store_url):

@@ -228,18 +228,50 @@ async def test_a_job_is_cancelled_by_command(store, store_url, broker_url, servi
         assert (await answer(service))[1]["error"]["code"] == "not_found"
 
 
-async def test_dead_runs_are_redriven_by_command(store, store_url, broker_url, service):
+def a_dead_run(store_url, at="2026-01-01T00:00:00Z"):
     job_id = new_job_id()
     with psycopg.connect(store_url) as connection:
         connection.execute(
             "insert into rota.dead (job_id, scheduled_for, died_at, reason, part, queue, handler, args, attempt, losses,"
-            " due_at, claimed_at) values (%s, '2026-01-01T00:00:00Z', now(), 'x', 1, 'mail', 'send', '{}', 3, 0, now(), now())",
-            [job_id],
+            " due_at, claimed_at) values (%s, %s, now(), 'x', 1, 'mail', 'send', '{}', 3, 0, now(), now())",
+            [job_id, at],
         )
+    return f"{job_id}@2026-01-01T00:00:00.000000Z"
+
+
+async def test_dead_runs_are_redriven_by_command(store, store_url, broker_url, service):
+    run = a_dead_run(store_url)
+    user = urlsplit(broker_url).username
     async with scheduler(store_url, broker_url):
-        service.publish({"queue": "mail", "args": {"to": "new"}}, kind="job.redrive")
-        assert (await answer(service))[1] == {"ok": True, "runs": [f"{job_id}@2026-01-01T00:00:00.000000Z"]}
-        assert rows(store_url, "select args, state from rota.run") == [({"to": "new"}, "waiting")]
+        service.publish({"queue": "mail", "args": {"to": "new"}, "rate": 10}, kind="job.redrive", user_id=user)
+        assert (await answer(service))[1] == {
+            "ok": True,
+            "redriven": 1,
+            "runs": [run],
+            "refused": [],
+            "left_alone": 0,
+            "more": False,
+        }
+        assert rows(store_url, "select args, state, lineage -> 0 ->> 'by' from rota.run") == [
+            ({"to": "new"}, "waiting", user)
+        ]
+        service.publish({"runs": [run]}, kind="job.redrive")
+        (refused,) = (await answer(service))[1]["refused"]
+        assert (refused["run"], "not dead but waiting" in refused["reason"]) == (run, True)
+
+
+async def test_a_redrive_by_command_has_filters_and_checks_arguments(store, store_url, broker_url, service):
+    a_dead_run(store_url)
+    a_dead_run(store_url)
+    async with scheduler(store_url, broker_url):
+        service.publish({"all": True, "args": {"to": 7}}, kind="job.redrive")
+        assert "to is 7" in (await answer(service))[1]["error"]["message"]
+        service.publish({"until": "2026-01-01T00:00:00Z"}, kind="job.redrive")
+        assert (await answer(service))[1]["redriven"] == 0
+        service.publish({"all": True, "max_redrives": 1, "limit": 1}, kind="job.redrive", app_id="shop")
+        done = (await answer(service))[1]
+        assert (done["redriven"], done["more"]) == (1, True)
+        assert rows(store_url, "select lineage -> 0 ->> 'by' from rota.run") == [("shop",)]
 
 
 class Flaky:

@@ -16,7 +16,7 @@ WORKING = "sched/store/postgres/working.py"
 HEARTBEAT = "sched/heartbeat.py"
 DUTIES = "sched/store/postgres/duties.py"
 MEMBERS = "sched/store/postgres/members.py"
-SUBMISSION = "sched/store/postgres/submission.py"
+DEAD = "sched/store/postgres/dead.py"
 SHARED = "sched/store/postgres/text.py"
 SETTLE = "workers/settle.py"
 SERVICE = "workers/service.py"
@@ -335,9 +335,9 @@ MUTATIONS = (
         10,
         (
             Edit(
-                SUBMISSION,
-                "clock_timestamp() + make_interval(secs => %(spacing)s * (row_number() over () - 1))",
-                "null",
+                DEAD,
+                "    at, at, at, at + make_interval",
+                "    at, at, null, at + make_interval",
             ),
         ),
         (CONFORMANCE + "test_a_redriven_run_starts_anew_with_other_arguments",),
@@ -347,10 +347,9 @@ MUTATIONS = (
         10,
         (
             Edit(
-                SUBMISSION,
-                "  delete from rota.dead d using chosen c where d.job_id = c.job_id and d.scheduled_for = c.scheduled_for returning d.*\n"
-                "),\nagain",
-                "  select d.* from rota.dead d join chosen c using (job_id, scheduled_for)\n),\nagain",
+                DEAD,
+                "  delete from rota.dead d using again a where d.job_id = a.job_id and d.scheduled_for = a.scheduled_for\n",
+                "  select from again\n",
             ),
         ),
         (MACHINE, CONFORMANCE + "test_a_redriven_run_starts_anew_with_other_arguments"),

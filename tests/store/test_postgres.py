@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 from rota.sched.ids import RunKey
 from rota.sched.store.transaction import Query, transaction
-from rota.sched.store.values import End
+from rota.sched.store.values import DeadFilter, End, Redrive
 from rota.sched.when import Once, Schedule
 
 
@@ -123,3 +123,55 @@ def test_a_submit_of_something_earlier_wakes_a_sleeping_scheduler(house, store_u
         house.submit(house.job())
         notes = list(ear.notifies(timeout=0.5))
     assert [note.payload for note in notes] == ["mail"]
+
+
+DEAD = """
+insert into rota.dead (job_id, scheduled_for, died_at, reason, part, queue, handler, args, attempt, losses, due_at, claimed_at,
+  policy)
+select gen_random_uuid(), '2026-01-01T00:00:00Z', now() - make_interval(secs => %s - n), 'no', 1, 'mail', 'send', '{}', 3, 0,
+  now(), now(), '{"expires": 60}'
+from generate_series(1, %s) n
+"""
+
+
+def test_a_run_that_is_alive_again_keeps_both_its_rows(house):
+    scheduler = house.join()
+    job = house.job()
+    house.submit(job)
+    (d,) = house.claim(scheduler).dispatches
+    key = RunKey(d.job_id, d.scheduled_for)
+    house.sql(DEAD, 1, 1)
+    house.sql("update rota.dead set job_id = %s, scheduled_for = %s", *key)
+    which = DeadFilter(keys=[key])
+    assert house.run(house.store.choose_dead(which)).alive == [key]
+    done = house.run(house.store.redrive(which, Redrive("ann@here")))
+    assert (done.taken, done.alive) == ([], [key])
+    assert house.sql("select dispatch from rota.run") == [(d.dispatch,)]
+    assert house.run(house.store.choose_dead(which, alive=True)).taken == [key]
+    assert house.run(house.store.discard(which, "discarded by ann@here")).taken == [key]
+    assert house.standing(key).state == "waiting"
+    assert house.sql("select count(*) from rota.dead") == [(0,)]
+
+
+def test_the_dead_are_walked_portion_by_portion_and_what_is_locked_is_passed_by(house, store_url):
+    house.submit()  # makes the queue
+    house.sql(DEAD, 1200, 1200)
+    with psycopg.connect(store_url) as other:
+        other.execute("select from rota.dead order by died_at limit 10 for update")
+        first = house.run(house.store.redrive(DeadFilter(), Redrive("ann@here")))
+        assert (len(first.taken), len(first.elsewhere), first.looked) == (490, 10, 500)
+        second = house.run(house.store.redrive(DeadFilter(after=first.last), Redrive("ann@here")))
+        last = house.run(house.store.redrive(DeadFilter(after=second.last), Redrive("ann@here")))
+    assert (len(second.taken), len(last.taken), last.last) == (500, 200, None)
+    assert house.sql("select count(*) from rota.dead") == [(10,)]
+
+
+def test_the_window_of_a_redriven_run_is_counted_from_when_it_is_ready(house):
+    house.submit()
+    house.sql(DEAD, 3, 3)
+    house.run(house.store.redrive(DeadFilter(queue="mail"), Redrive("ann@here", per_second=0.1)))
+    rows = house.sql(
+        "select extract(epoch from expires_at - ready_at)::int, extract(epoch from ready_at - min(ready_at) over ())::int,"
+        " policy from rota.run order by ready_at"
+    )
+    assert rows == [(60, n, {"expires": 60}) for n in (0, 10, 20)]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rota.sched import commands, plans, requests
+from rota.sched import commands, dead, plans, requests
 from rota.sched.app import App, Call
 from rota.sched.broker.messages import Delivery
 from rota.sched.errors import Conflict, Unreachable, UsageError
@@ -231,11 +231,15 @@ def test_a_conflict_says_what_with_which_value_and_what_to_do():
 
 def test_a_redrive_must_say_which_runs():
     with pytest.raises(UsageError, match="which dead runs"):
-        plans.dead_filter([])
+        dead.dead_filter([])
     with pytest.raises(UsageError, match="together"):
-        plans.dead_filter(["a@b"], queue="mail")
+        dead.dead_filter(["a@b"], queue="mail")
     with pytest.raises(UsageError, match="limit 0"):
-        plans.dead_filter([], queue="mail", limit=0)
+        dead.dead_filter([], queue="mail", limit=0)
+    with pytest.raises(UsageError, match="max_redrives -1"):
+        dead.dead_filter([], everything=True, max_redrives=-1)
+    with pytest.raises(UsageError, match="per_second 0"):
+        dead.how_to_redrive("ann@here", None, 0)
 
 
 class Props:

@@ -26,7 +26,7 @@ from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey
 from rota.sched.model import LOSSES_LIMIT
 from rota.sched.scheduler.watermark import Watermark
-from rota.sched.store.values import DeadFilter, End, Return
+from rota.sched.store.values import DeadFilter, End, Redrive, Return
 from rota.sched.store.views import Filter
 from rota.sched.when import Schedule
 
@@ -222,13 +222,14 @@ class Protocol(RuleBasedStateMachine):
     def redrive(self, n: int, discard: bool, lost: bool) -> None:
         key = pick(self.dead, n)
         if discard:
-            assert self.house.run(self.store.discard(DeadFilter(keys=[key]))) == [key]
+            assert self.house.run(self.store.discard(DeadFilter(keys=[key]), "by the machine")).taken == [key]
             self.dead.remove(key)
             self.past.append(key)
             return
-        assert self.house.run(self.store.redrive(DeadFilter(keys=[key]))) == [key]
+        again = self.store.redrive(DeadFilter(keys=[key]), Redrive("the machine"))
+        assert self.house.run(again).taken == [key]
         if lost:
-            assert self.house.run(self.store.redrive(DeadFilter(keys=[key]))) == []
+            assert self.house.run(again).taken == []
         self.dead.remove(key)
         self.runs[key] = Run(0)
 

@@ -1,4 +1,4 @@
-"""A worker: begin, finish, give back; and the dead, redriven or discarded."""
+"""A worker: begin, finish, give back."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import pytest
 from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey
 from rota.sched.policy import Policy, Retry, policy
-from rota.sched.store.values import DeadFilter, End, HandlerRow, Return
+from rota.sched.store.values import End, HandlerRow, Return
 from rota.sched.when import every
 
 if TYPE_CHECKING:
-    from rota.sched.model import Dispatch
     from rota.sched.store.conformance.house import House
-    from rota.sched.store.values import Begun
 
 _ERROR = '{"attempt": 1, "type": "ValueError", "message": "no"}'
 
@@ -278,42 +276,3 @@ def test_the_last_failure_goes_to_the_dead_with_all_errors(house: House) -> None
     (dead,) = view.dead
     assert (dead["reason"], dead["attempt"], len(dead["errors"])) == ("two attempts failed", 2, 2)
     assert view.history == []
-
-
-def _died(house: House) -> tuple[int, int, Dispatch, Begun]:
-    scheduler, worker, dispatch, begun = house.started()
-    house.run(house.store.finish([End(begun.key, begun.fence, "dead", "broken pipe", error=_ERROR)]))
-    return scheduler, worker, dispatch, begun
-
-
-def test_a_redriven_run_starts_anew_with_other_arguments(house: House) -> None:
-    scheduler, worker, dispatch, begun = _died(house)
-    assert house.run(house.store.redrive(DeadFilter(keys=[begun.key]), '{"n": 2}')) == [begun.key]
-    assert house.begin(worker, dispatch) == []
-    (again,) = house.ready(scheduler)
-    assert again.args == '{"n": 2}'
-    (second,) = house.begin(worker, again)
-    assert second.attempt == 1
-    assert house.shown(begun.key.job_id).dead == []
-
-
-@pytest.mark.parametrize(
-    ("which", "found"),
-    [
-        (DeadFilter(queue="mail"), True),
-        (DeadFilter(queue="other"), False),
-        (DeadFilter(handler="send"), True),
-        (DeadFilter(error="BROKEN"), True),
-        (DeadFilter(error="valueerror"), True),
-        (DeadFilter(error="100%"), False),
-    ],
-)
-def test_dead_runs_are_chosen_by_what_is_asked(house: House, which: DeadFilter, found: bool) -> None:
-    *_, begun = _died(house)
-    assert house.run(house.store.choose_dead(which)) == ([begun.key] if found else [])
-
-
-def test_a_discarded_run_is_history(house: House) -> None:
-    *_, begun = _died(house)
-    assert house.run(house.store.discard(DeadFilter(keys=[begun.key]))) == [begun.key]
-    assert house.outcomes(begun.key.job_id) == ["discarded"]

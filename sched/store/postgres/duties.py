@@ -13,7 +13,7 @@ from rota.sched.ids import RunKey
 from rota.sched.model import LOSSES_LIMIT
 from rota.sched.store.postgres.text import DEAD, PAST, tick
 from rota.sched.store.transaction import Query, Rows, Steps, transaction
-from rota.sched.store.values import Recovered
+from rota.sched.store.values import Death, Recovered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,11 +73,14 @@ select {PAST}, clock_timestamp(), 'cancelled', coalesce(cancel_reason, 'cancelle
 """
 
 POISON = f"""
-with gone as (delete from rota.run r using {_MINE} returning r.*)
-insert into rota.dead ({DEAD}, died_at, reason, errors)
-select {DEAD.replace("attempt, losses", "attempt - 1, losses + 1")}, clock_timestamp(),
-  'poison: ' || losses + 1 || ' workers were lost while they ran it', errors from gone
-on conflict do nothing returning 1
+with gone as (delete from rota.run r using {_MINE} returning r.*),
+died as (
+  insert into rota.dead ({DEAD}, died_at, reason, errors)
+  select {DEAD.replace("attempt, losses", "attempt - 1, losses + 1")}, clock_timestamp(),
+    'poison: ' || losses + 1 || ' workers were lost while they ran it', errors from gone
+  on conflict do nothing returning *
+)
+select job_id::text, {tick("scheduled_for")}, queue, handler, tenant, reason, attempt, fence from died
 """
 
 # By index run_expires. What is being begun or ended at this moment is passed by.
@@ -187,7 +190,7 @@ class DutyStatements:
             ran=True,
             dead_members=[row[0] for row in dead],
             requeued=len(requeued),
-            poisoned=len(poisoned),
+            deaths=[Death(RunKey(*row[:2]), *row[2:]) for row in poisoned],
             cancelled=len(cancelled),
             adopted=len(adopted),
             freed=len(freed),

@@ -63,10 +63,13 @@ _RUN = {
     "cancel_requested": "cancel_requested",
     "cancel_reason": "cancel_reason",
     "errors": "errors",
+    "lineage": "lineage",
+    "redrives": "coalesce(jsonb_array_length(lineage), 0)",
 }
 _PAST = {
     **{name: _RUN[name] for name in ("job_id", "scheduled_for", "handler", "queue", "tenant", "args", "attempt")},
     **{name: _RUN[name] for name in ("losses", "fence", "owner", "due_at", "claimed_at", "begun_at", "errors")},
+    **{name: _RUN[name] for name in ("lineage", "redrives")},
     "reason": "reason",
 }
 _HISTORY = {**_PAST, "outcome": "outcome", "ended_at": tick("ended_at"), "result": "result"}
@@ -192,6 +195,7 @@ class ReadingStatements:
           and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s)
           and (%(error)s::text is null or strpos(lower(concat(reason, ' ', errors::text)), lower(%(error)s)) > 0)
           and (%(since)s::timestamptz is null or dead.died_at >= %(since)s)
+          and (%(until)s::timestamptz is null or dead.died_at <= %(until)s)
           order by dead.died_at desc limit %(limit)s"""
         return (yield from _rows(_DEAD, where, _params(which)))
 

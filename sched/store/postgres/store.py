@@ -9,13 +9,15 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import errors
 from rota.sched.errors import UsageError
+from rota.sched.store.postgres.dead import DeadStatements
 from rota.sched.store.postgres.duties import DutyStatements
 from rota.sched.store.postgres.health import HealthStatements
 from rota.sched.store.postgres.link import BACKEND, AsyncLink, Link, connect_options, drive, drive_async, pooled
 from rota.sched.store.postgres.members import MemberStatements
 from rota.sched.store.postgres.reading import ReadingStatements
 from rota.sched.store.postgres.scheduling import SchedulingStatements
-from rota.sched.store.postgres.submission import WAKE_CHANNEL, SubmissionStatements
+from rota.sched.store.postgres.submission import SubmissionStatements
+from rota.sched.store.postgres.text import WAKE_CHANNEL
 from rota.sched.store.postgres.working import WorkingStatements
 from rota.sched.urls import mask
 
@@ -29,6 +31,7 @@ T = TypeVar("T")
 
 class PostgresStore(
     SubmissionStatements,
+    DeadStatements,
     SchedulingStatements,
     WorkingStatements,
     MemberStatements,

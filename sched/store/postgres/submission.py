@@ -1,23 +1,20 @@
-"""Submit, cancel, redrive and discard: the client's transactions."""
+"""Submit and cancel: the client's transactions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from psycopg.types.json import Jsonb
-from rota.sched.ids import PARTITIONS, RunKey
-from rota.sched.store.postgres.text import PAST, tick
+from rota.sched.ids import PARTITIONS
+from rota.sched.store.postgres.text import PAST, WAKE_CHANNEL
 from rota.sched.store.transaction import Query, Steps, transaction
-from rota.sched.store.values import Cancelled, DeadFilter, NewJob, Submitted
+from rota.sched.store.values import Cancelled, NewJob, Submitted
 from rota.sched.timing import first_tick, jitter_of, next_tick
 from rota.sched.when import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
-
-WAKE_CHANNEL = "rota_wake"
-"""NOTIFY channel: something is due earlier than a sleeping scheduler expects. The payload is the queue's name."""
 
 # Keys first: a key that lives keeps the job out. The wake-up is sent only where a scheduler sleeps beyond the job's
 # time, because NOTIFY takes a lock on the whole database at commit.
@@ -111,53 +108,9 @@ select clock_timestamp(), id, scheduled_for, 'cancelled', %(reason)s, queue, han
 from gone returning 1
 """
 
-_CHOSEN = """chosen as materialized (
-  select job_id, scheduled_for from rota.dead d
-  where (%(ids)s::uuid[] is null or (job_id, scheduled_for) in (select * from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[])))
-    and (%(queue)s::text is null or queue = %(queue)s)
-    and (%(handler)s::text is null or handler = %(handler)s)
-    and (%(error)s::text is null or strpos(lower(concat(reason, ' ', errors::text)), lower(%(error)s)) > 0)
-    and (%(since)s::timestamptz is null or died_at >= %(since)s)
-  order by died_at limit %(limit)s
-  for update skip locked
-)"""
-
-_RUN = f"job_id::text, {tick('scheduled_for')}"
-
-CHOOSE = f"with {_CHOSEN} select {_RUN} from chosen"
-
-# The numbers of the old life are void: dispatch 0 matches no message. A scheduler gives the new one.
-REDRIVE = f"""
-with {_CHOSEN},
-taken as (
-  delete from rota.dead d using chosen c where d.job_id = c.job_id and d.scheduled_for = c.scheduled_for returning d.*
-),
-again as (
-  insert into rota.run (job_id, scheduled_for, part, state, dispatch, queue, handler, tenant, args, errors, due_at,
-    claimed_at, ready_at)
-  select job_id, scheduled_for, part, 'waiting', 0, queue, handler, tenant, coalesce(%(args)s::jsonb, args), errors,
-    clock_timestamp(), clock_timestamp(), clock_timestamp() + make_interval(secs => %(spacing)s * (row_number() over () - 1))
-  from taken returning *
-),
-woken as (select count(pg_notify('{WAKE_CHANNEL}', queue)) from (select distinct queue from again) w)
-select {_RUN}, (select * from woken) from again
-"""
-
-DISCARD = f"""
-with {_CHOSEN},
-gone as (
-  delete from rota.dead d using chosen c where d.job_id = c.job_id and d.scheduled_for = c.scheduled_for returning d.*
-),
-past as (
-  insert into rota.history ({PAST}, ended_at, outcome, reason, errors)
-  select {PAST}, clock_timestamp(), 'discarded', reason, errors from gone returning job_id, scheduled_for
-)
-select {_RUN} from past
-"""
-
 
 class SubmissionStatements:
-    """The future's way in, and what ends or repeats a life by a user's will."""
+    """The future's way in, and what ends a life by a user's will."""
 
     @transaction(pinned=True)
     def submit(
@@ -198,30 +151,6 @@ class SubmissionStatements:
         jobs = [] if scheduled_for else (yield Query(CANCEL_JOB, params))
         ((runs, asked, left),) = yield Query(CANCEL_RUNS, params)
         return Cancelled(bool(jobs), runs, asked, left)
-
-    @transaction()
-    def choose_dead(self, which: DeadFilter) -> Steps[list[RunKey]]:
-        """The dead runs that a redrive or discard with this filter would take."""
-        rows = yield Query(CHOOSE, _filter_params(which))
-        return [RunKey(*row) for row in rows]
-
-    @transaction()
-    def redrive(
-        self, which: DeadFilter, args: str | None = None, per_second: float | None = None
-    ) -> Steps[list[RunKey]]:
-        """Dead runs, again: attempts and losses start anew, errors stay, args (JSON text) may be replaced.
-
-        Schedulers dispatch them; with `per_second` one after the other at that rate.
-        """
-        params = {**_filter_params(which), "args": args, "spacing": 1 / per_second if per_second else 0.0}
-        rows = yield Query(REDRIVE, params)
-        return [RunKey(*row[:2]) for row in rows]
-
-    @transaction()
-    def discard(self, which: DeadFilter) -> Steps[list[RunKey]]:
-        """Dead runs, settled for good: they go to history as discarded."""
-        rows = yield Query(DISCARD, _filter_params(which))
-        return [RunKey(*row) for row in rows]
 
 
 def _submit_params(jobs: Sequence[NewJob], now: datetime | None, *, always_wake: bool) -> dict[str, Any]:
@@ -264,16 +193,3 @@ def _answer(job: NewJob, known: tuple[Any, ...] | None) -> Submitted:
         what = f"name {job.name!r}" if job.key is None else f"key {job.key!r}"
         return Submitted(job_id, duplicate=False, conflict=what)
     return Submitted(job_id, duplicate=True)
-
-
-def _filter_params(which: DeadFilter) -> dict[str, Any]:
-    keys = sorted(which.keys)
-    return {
-        "ids": [k.job_id for k in keys] or None,
-        "ticks": [k.scheduled_for for k in keys],
-        "queue": which.queue,
-        "handler": which.handler,
-        "error": which.error,
-        "since": which.since,
-        "limit": len(keys) or which.limit,
-    }

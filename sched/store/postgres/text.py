@@ -34,3 +34,6 @@ KEPT = 20
 
 DEAD = f"{PAST}, part, policy"
 """What it takes along into `dead`, to come back from there."""
+
+WAKE_CHANNEL = "rota_wake"
+"""NOTIFY channel: something is due earlier than a sleeping scheduler expects. The payload is the queue's name."""
