@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 from rota.cli.output import duration
+from rota.sched.ids import short
 from rota.sched.store.views import DEGRADED
 
 if TYPE_CHECKING:
@@ -19,10 +20,13 @@ ALWAYS = ("succeeded", "dead", "cancelled")
 WINDOW = 20.0
 """Seconds over which rates are taken, two heartbeats at least."""
 _SAME_BEAT = 0.2
-_BESIDES = 14
+_BESIDES = 15
 """Lines that are neither a member nor a queue, the title of `rota top` and what is left out included."""
 _MEMBER = "{:>6} {:10} {:24} {:>8} {:>6} {:>8} {:>10} {:>9} {:>8}"
-_QUEUE = "{:<42} {:>9} {:>10} {:>9}  {:<7}"
+_QUEUE = "{:<42} {:>9} {:>10} {:>9} {:>7}  {:<7}"
+_WIDTH = 98
+_RECENT = 3600.0
+"""Seconds for which a death is red."""
 
 _Sample = tuple[float, "Mapping[str, int]"]
 
@@ -70,7 +74,7 @@ def _take(samples: deque[_Sample], at: float, counters: Mapping[str, int]) -> No
 def picture(view: StatusView, rates: Rates | None = None, height: int | None = None) -> list[Text]:
     """The lines. With `height`, members and queues are cut to it; without, what each degraded word means is told."""
     members = _members(view.members, rates)
-    queues = [_queue(q) for q in view.queues]
+    queues = [_queue(q, more=f"queues.{q['name']}.dead" in view.estimated) for q in view.queues]
     if height is not None:
         room = max(2, height - _BESIDES)
         share = max(room // 2, room - len(queues))
@@ -81,13 +85,14 @@ def picture(view: StatusView, rates: Rates | None = None, height: int | None = N
         _head(view),
         *why,
         *_totals(view),
+        *([] if view.last_death is None else [_death(view.last_death)]),
         *([] if rates is None else [_line("rate", _rates(rates.total()))]),
         _line("lag", (_lag(view, name) for name in ("schedule", "queue", "run"))),
         Text(),
         Text(_MEMBER.format("MEMBER", "KIND", "HOST", "PID", "PARTS", "RUNNING", "TODAY", "RATE", "BEAT"), "bold"),
         *members,
         Text(),
-        Text(_QUEUE.format("QUEUE", "READY", "CONSUMERS", "CAP", ""), "bold"),
+        Text(_QUEUE.format("QUEUE", "READY", "CONSUMERS", "CAP", "DEAD", ""), "bold"),
         *queues,
     ]
 
@@ -150,9 +155,19 @@ def _member(m: Row, rate: Mapping[str, float] | None) -> Text:
     )
 
 
-def _queue(q: Row) -> Text:
+def _death(d: Row) -> Text:
+    reason = " ".join(d["reason"].split())
+    told = f"{duration(d['age_s'])} ago   {short(d['job_id'])}   {d['handler']} on {d['queue']}: {reason}"
+    line = _line("died", [_short(told, _WIDTH - 8)])
+    if d["age_s"] < _RECENT:
+        line.stylize("red", 8)
+    return line
+
+
+def _queue(q: Row, *, more: bool) -> Text:
     mark, style = ("capped", "yellow") if q["capped"] else ("paused", "yellow") if q["paused"] else ("", "")
-    return Text(_QUEUE.format(_short(q["name"], 42), _known(q["ready"]), _known(q["consumers"]), q["cap"], mark), style)
+    figures = (_known(q["ready"]), _known(q["consumers"]), q["cap"], f"{q['dead']}+" if more else q["dead"])
+    return Text(_QUEUE.format(_short(q["name"], 42), *figures, mark), style)
 
 
 def _cut(lines: list[Text], room: int, what: str) -> list[Text]:

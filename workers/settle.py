@@ -12,11 +12,12 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rota.sched import events
 from rota.sched.broker.messages import Outgoing, Publish
 from rota.sched.broker.topology import MAX_DELAY, delay_route
 from rota.sched.errors import RotaError, Unreachable, UsageError
 from rota.sched.lifecycle import Backoff
-from rota.sched.store.values import End, Return
+from rota.sched.store.values import Death, End, Return
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -140,6 +141,7 @@ class Settler:
         self._stats.ended("succeeded" if kind == "completed" else kind)
         if kind == "dead":
             self._reject(job)
+            events.tell(self._publisher, events.run_dead(_death(attempt, verdict)))
         elif kind == "release":
             if job.delivery is not None:
                 self._consumer.nack(job.delivery)
@@ -237,6 +239,12 @@ def refusal(verdict: Verdict) -> Refusal:
     if verdict.kind == "superseded":
         return "transaction"
     return "retry" if verdict.kind in {"retry", "snooze", "release"} else "finish"
+
+
+def _death(attempt: Attempt, verdict: Verdict) -> Death:
+    job = attempt.job
+    reason = verdict.reason or "failed"
+    return Death(job.key, job.queue, job.work.handler, job.work.tenant, reason, attempt.number, attempt.fence)
 
 
 def _end(attempt: Attempt, verdict: Verdict) -> End:

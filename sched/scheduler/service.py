@@ -13,6 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from rota.sched import events
 from rota.sched.broker.rabbitmq import Consumer, Publisher
 from rota.sched.control import cancel_call, cancel_message
 from rota.sched.errors import RotaError, StoreFault, Superseded, Unreachable
@@ -238,6 +239,8 @@ class Scheduler:
                 done.cancelled,
             )
             self._stats.ended("dead", done.poisoned)
+            for death in done.deaths:
+                events.tell(self._publisher, events.run_dead(death))
             self._stats.ended("cancelled", done.cancelled)
             self._wake.set()
         if done and done.expired:

@@ -106,7 +106,8 @@ class StatusView:
 
     `ended` counts runs by outcome since the start of the day (UTC), `returned` attempts that ended for now (retry,
     snooze, release), `superseded` writes that were refused because they came too late, by what they were, `republished`
-    publishes that were not confirmed and are repeated; all are sums of the members' counters, so what a killed member did after its last heartbeat is missing. `estimated` names the totals that are too large to be counted.
+    publishes that were not confirmed and are repeated; all are sums of the members' counters, so what a killed member did after its last heartbeat is missing. `estimated` names the totals that are too large to be counted: those of jobs and of all dead runs are estimates
+    then, a queue's `dead` is a bound from below. `last_death` is the newest of the dead runs, `age_s` seconds ago.
     """
 
     now: str
@@ -123,6 +124,7 @@ class StatusView:
     superseded: dict[str, int] = field(default_factory=dict)
     republished: dict[str, int] = field(default_factory=dict)
     estimated: list[str] = field(default_factory=list)
+    last_death: Row | None = None
 
     def to_json(self) -> Row:
         """With the keys of the interface, and `why`: what each word of `degraded` means."""

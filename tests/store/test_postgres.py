@@ -175,3 +175,20 @@ def test_the_window_of_a_redriven_run_is_counted_from_when_it_is_ready(house):
         " policy from rota.run order by ready_at"
     )
     assert rows == [(60, n, {"expires": 60}) for n in (0, 10, 20)]
+
+
+def test_the_status_tells_what_died_last_and_how_many_where(house, monkeypatch):
+    monkeypatch.setattr("rota.sched.store.postgres.reading.COUNTED_DEAD", 3)
+    house.submit(house.job(queue="other"), house.job())
+    assert house.run(house.store.status()).last_death is None
+    house.sql(DEAD, 10, 5)
+    house.sql(
+        "update rota.dead set queue = 'other', reason = 'the last' where died_at = (select max(died_at) from rota.dead)"
+    )
+    view = house.run(house.store.status())
+    assert view.last_death is not None
+    told = [view.last_death[name] for name in ("queue", "handler", "reason")]
+    assert told == ["other", "send", "the last"]
+    assert 5 <= view.last_death["age_s"] < 60
+    assert {q["name"]: q["dead"] for q in view.queues} == {"mail": 3, "other": 1}
+    assert (view.dead, view.estimated) == (5, ["queues.mail.dead"])

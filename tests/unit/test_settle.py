@@ -120,6 +120,7 @@ async def test_the_last_failure_rejects_its_message():
     bench.link.answers["finish"] = bench.written
     await bench.flush(Verdict("dead", reason="no"))
     assert bench.consumer.settled == ["reject"]
+    assert [m.routing_key for m in bench.publisher.published] == ["run.dead.mail.work"]
 
 
 async def test_what_is_handed_back_after_a_guard_copy_took_its_message_comes_back_at_once():

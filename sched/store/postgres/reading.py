@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 COUNTED = 10_000
 """Rows of job and dead are counted up to here; beyond, the planner's estimate is told, and said to be one."""
 
+COUNTED_DEAD = 1_000
+"""Dead runs of one queue are counted up to here: what needs somebody to look does not need all digits."""
+
 RETURNS = ("retry", "snooze", "release")
 """Ends of an attempt that are not the run's."""
 
@@ -111,6 +114,14 @@ from {_LANES} group by q.name
 STATUS_RUNS = """
 select state, count(*)::int, round(extract(epoch from clock_timestamp() - min(begun_at))::numeric, 3)::float8
 from rota.run group by state
+"""
+# Along the index dead_queue: a bounded number of entries for each queue, and the newest one.
+STATUS_DEAD = f"""
+select q.name, (select count(*)::int from (select from rota.dead d where d.queue = q.name limit %(counted)s) x),
+  newest.job_id::text, {tick("newest.scheduled_for")}, newest.handler, newest.reason, {tick("newest.died_at")},
+  round(extract(epoch from clock_timestamp() - newest.died_at)::numeric, 3)::float8
+from rota.queue q left join lateral (
+  select * from rota.dead d where d.queue = q.name order by d.died_at desc limit 1) newest on true
 """
 STATUS_DUE = f"select count(*)::int from (select from {_LANES} limit %(each)s) x"
 
@@ -218,8 +229,10 @@ class ReadingStatements:
             "due": (yield from _count_due()),
         }
         dead = yield from _count("dead", "true")
-        queues = _queues((yield Query("select name, paused, cap from rota.queue order by name")), live)
+        deaths = yield Query(STATUS_DEAD, {"counted": COUNTED_DEAD + 1})
+        queues = _queues((yield Query("select name, paused, cap from rota.queue order by name")), live, deaths)
         estimated = [f"jobs.{name}" for name, total in counted.items() if total.estimated]
+        estimated += [f"queues.{name}.dead" for name, n, *_ in deaths if n > COUNTED_DEAD]
         return StatusView(
             now=now,
             members=[m.row for m in live],
@@ -239,6 +252,7 @@ class ReadingStatements:
             superseded=_sum(members, REFUSALS, "superseded"),
             republished=_sum(members, REPUBLISHED, "republished"),
             estimated=estimated + ["dead"] * dead.estimated,
+            last_death=_last_death(deaths),
         )
 
 
@@ -295,12 +309,23 @@ def _sum(members: Sequence[_Member], kinds: Iterable[str], counters: str = "ende
     return {kind: sum(m.row[counters].get(kind, 0) for m in members) for kind in kinds}
 
 
-def _queues(queues: Iterable[Sequence[Any]], live: Iterable[_Member]) -> list[Row]:
+def _queues(queues: Iterable[Sequence[Any]], live: Iterable[_Member], deaths: Iterable[Sequence[Any]]) -> list[Row]:
     depths: dict[str, Row] = {}
     for member in live:
         depths.update(member.stats.get("queues", {}))
     unknown = {"ready": None, "consumers": None, "capped": False}
-    return [{"name": name, "paused": paused, "cap": cap, **depths.get(name, unknown)} for name, paused, cap in queues]
+    dead = {name: min(n, COUNTED_DEAD) for name, n, *_ in deaths}
+    return [
+        {"name": name, "paused": paused, "cap": cap, "dead": dead.get(name, 0), **depths.get(name, unknown)}
+        for name, paused, cap in queues
+    ]
+
+
+def _last_death(deaths: Iterable[Sequence[Any]]) -> Row | None:
+    """Of the newest death of each queue the newest."""
+    names = ("queue", "job_id", "scheduled_for", "handler", "reason", "died_at", "age_s")
+    rows = [dict(zip(names, (queue, *rest), strict=True)) for queue, _, *rest in deaths if rest[0] is not None]
+    return max(rows, key=lambda row: str(row["died_at"]), default=None)
 
 
 def _degraded(live: Sequence[_Member], unowned: int, queues: Sequence[Row], overdue: Mapping[str, float]) -> list[str]:
