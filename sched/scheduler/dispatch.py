@@ -91,16 +91,18 @@ class Dispatcher:
 
     async def _move(self, limit: int) -> int:
         moved = 0
+        per_lane = max(16, limit // 8)
         if len(self._lanes):
             lanes = self._lanes.walk()
-            per_lane = max(16, limit // 8)
             claimed = await self._link.run(self._store.claim(self._member, lanes, limit, per_lane))
             self._lanes.claimed(lanes, claimed, limit, per_lane)
             for job_id, reason in claimed.broken:
                 log.error("job %s is paused: %s", job_id, reason)
             await self.dispatch(claimed.dispatches)
             moved += claimed.rows
-        ready = await self._link.run(self._store.ready(self._member, self._lanes.parts, limit))
+        parts = self._lanes.walk_parts()
+        ready = await self._link.run(self._store.ready(self._member, parts, limit, per_lane))
+        self._lanes.readied(parts, ready, limit)
         await self.dispatch(ready)
         return moved + len(ready)
 

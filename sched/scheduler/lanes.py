@@ -1,7 +1,7 @@
 """Which lanes a claim walks, in which order, and from which low watermark on. Pure.
 
 A lane is a (partition, queue) pair. The walk starts behind the lane that was served last, so that an overload starves
-nobody. The low watermark of a lane keeps the dead index entries at its head out of the scan: it trails what was
+nobody; so does the look at ready runs, whose lanes are partitions. The low watermark of a lane keeps the dead index entries at its head out of the scan: it trails what was
 claimed by TRAIL, because a submit may commit late, and every few seconds a claim starts from the very beginning.
 """
 
@@ -10,10 +10,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from rota.sched.ids import partition_of
 from rota.sched.store.values import Claimed, Lanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from rota.sched.model import Dispatch
 
 TRAIL = timedelta(seconds=2)
 START = datetime.min.replace(tzinfo=UTC)
@@ -27,6 +30,7 @@ class LaneBook:
         self._lanes: list[tuple[int, str]] = []
         self._lows: dict[tuple[int, str], datetime] = {}
         self._next: tuple[int, str] | None = None
+        self._next_part: int | None = None
 
     def set(self, parts: Sequence[int], queues: Iterable[str]) -> None:
         """The partitions that are mine and the queues with room. What is new begins from the start."""
@@ -62,3 +66,16 @@ class LaneBook:
             self._lows[lane] = max(self._lows.get(lane, START), reached - TRAIL)
         if full and order:
             self._next = order[(last + 1) % len(order)]
+
+    def walk_parts(self) -> list[int]:
+        """The partitions for the next look at ready runs."""
+        parts = list(self.parts)
+        at = parts.index(self._next_part) if self._next_part in parts else 0
+        return parts[at:] + parts[:at]
+
+    def readied(self, parts: Sequence[int], ready: Sequence[Dispatch], limit: int) -> None:
+        """Learns from a look at `parts`: if it was full, the next one starts behind the partition that was served last."""
+        if parts and len(ready) >= limit:
+            served = {partition_of(d.job_id) for d in ready}
+            last = max(n for n, part in enumerate(parts) if part in served)
+            self._next_part = parts[(last + 1) % len(parts)]

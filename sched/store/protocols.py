@@ -124,8 +124,10 @@ class Scheduling(Protocol):
         No rows: nothing is due. Superseded: not live any more.
         """
 
-    def ready(self, member: int, parts: Sequence[int], limit: int) -> Transaction[list[Dispatch]]:
-        """Gives runs whose ready_at has come a new dispatch number.
+    def ready(
+        self, member: int, parts: Sequence[int], limit: int, per_lane: int | None = None
+    ) -> Transaction[list[Dispatch]]:
+        """Gives runs whose ready_at has come a new dispatch number, partition by partition, `per_lane` of each at most.
 
         None: nothing is ready, or the member is not live.
         """

@@ -140,6 +140,24 @@ def test_ready_runs_get_a_new_number_and_are_waiting_under_the_scheduler(house: 
     assert house.ready(scheduler) == []
 
 
+def test_with_very_many_ready_runs_every_partition_is_served(house: House) -> None:
+    """As after a redrive of everything: what recovery sets ready must not wait until the first partitions are empty."""
+    old, new, book = house.join(), house.join(), LaneBook()
+    book.set(range(64), ["mail"])
+    house.submit(*[house.job() for _ in range(1000)])
+    while house.claim(old).rows:
+        pass
+    assert house.lose(new, old).adopted == 1000
+    served: set[int] = set()
+    for _ in range(8):
+        parts = book.walk_parts()
+        ready = house.run(house.store.ready(new, parts, 100, 8))
+        assert len(ready) <= 100
+        book.readied(parts, ready, 100)
+        served |= {partition_of(d.job_id) for d in ready}
+    assert len(served) == 64
+
+
 def test_sleep_tells_when_the_next_thing_is_due(house: House) -> None:
     scheduler = house.join()
 

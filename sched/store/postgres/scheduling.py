@@ -113,7 +113,7 @@ ready as materialized (
   cross join lateral (
     select job_id, scheduled_for from rota.run r
     where r.part = lane.part and r.ready_at <= now() and r.state in ('waiting', 'retrying')
-    order by r.ready_at limit %(limit)s for update skip locked
+    order by r.ready_at limit %(per_lane)s for update skip locked
   ) r
   limit %(limit)s
 )
@@ -171,12 +171,16 @@ class SchedulingStatements:
         return Claimed(dispatches, served, now, plan.broken, len(plan.skipped))
 
     @transaction(pinned=True)
-    def ready(self, member: int, parts: Sequence[int], limit: int) -> Steps[list[Dispatch]]:
+    def ready(
+        self, member: int, parts: Sequence[int], limit: int, per_lane: int | None = None
+    ) -> Steps[list[Dispatch]]:
         """Gives runs whose ready_at has come a new dispatch number under this scheduler; they are waiting then.
 
-        A dead member gets nothing, as with claim (but no error: claim will tell it).
+        Partitions are walked in the caller's order, `per_lane` runs of each at most: a redrive of very many in the first
+        ones must not keep what recovery has set ready in the others. A dead member gets nothing, as with claim (but no error: claim will tell it).
         """
-        rows = yield Query(READY, {"member": member, "parts": parts, "limit": limit})
+        params = {"member": member, "parts": parts, "limit": limit, "per_lane": per_lane or limit}
+        rows = yield Query(READY, params)
         return [Dispatch(*row) for row in rows]
 
     @transaction(pinned=True)
