@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import socket
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,11 +38,20 @@ def settings(**overrides: Any) -> Settings:
     return Settings.from_env(os.environ, **overrides)
 
 
-def client(store: str | None, name: str | None = None) -> Client:
-    """A client of the effective store, with a name for what it does."""
+def client(store: str | None) -> Client:
+    """A client of the effective store, in the name of who sits here."""
     from rota.sched.client import Client  # noqa: PLC0415 - keeps `rota --help` quick
 
-    return Client.open(settings(store=store).need("store").store, name)
+    return Client.open(settings(store=store).need("store").store, _who())
+
+
+def _who() -> str:
+    """Who sits at this command line."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user without a name, as in some containers
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def json_object(text: str | None, what: str) -> dict[str, Any]:

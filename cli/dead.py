@@ -6,10 +6,7 @@ does not wait for it.
 
 from __future__ import annotations
 
-import getpass
-import os
 import signal
-import socket
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,7 +62,7 @@ def redrive(
     which = _which(queue, handler, tenant, error, since, until, everything=everything, limit=limit, spare=max_redrives)
     values = None if args is None else common.json_object(args, "--args")
     per_second = _rate(rate)
-    with common.client(store, _who()) as client, _Teller("redriven", runs, dry_run=dry_run, json=json) as teller:
+    with common.client(store) as client, _Teller("redriven", runs, dry_run=dry_run, json=json) as teller:
         done = client.redrive(
             *(runs or []),
             **which,
@@ -96,7 +93,7 @@ def discard(
 ) -> None:
     """Settle dead runs for good: they go to history as discarded, with who did it and why."""
     which = _which(queue, handler, tenant, error, since, until, everything=everything, limit=limit, spare=max_redrives)
-    with common.client(store, _who()) as client, _Teller("discarded", runs, dry_run=dry_run, json=json) as teller:
+    with common.client(store) as client, _Teller("discarded", runs, dry_run=dry_run, json=json) as teller:
         done = client.discard(*(runs or []), **which, reason=reason, dry_run=dry_run, progress=teller.portion)
         teller.end(done)
 
@@ -136,15 +133,6 @@ def _rate(text: str | None) -> float | None:
     if not 0 < rate < float("inf"):
         raise UsageError(f"--rate is {text!r}: give a number above 0, for example 10/s")
     return rate
-
-
-def _who() -> str:
-    """Who sits at this command line, for the lineage of runs."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # a user without a name, as in some containers
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 class _Teller:

@@ -132,18 +132,19 @@ def cancel(
     store: common.Store = None,
     *,
     running: Annotated[bool, typer.Option("--running", help="Ask a running run to stop, too.")] = False,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; history keeps it.")] = None,
     json: common.Json = False,
 ) -> None:
     """End jobs, or single runs (JOB@T). What has not begun ends at once; what runs is left unless --running."""
     with common.client(store) as client:
-        refused = [each for each in ids if not _cancel(client, each, running=running, json=json)]
+        refused = [each for each in ids if not _cancel(client, each, reason, running=running, json=json)]
     if refused:
         raise typer.Exit(1)
 
 
-def _cancel(client: Client, target: str, *, running: bool, json: bool) -> bool:
+def _cancel(client: Client, target: str, reason: str | None, *, running: bool, json: bool) -> bool:
     try:
-        done = client.cancel(target, running=running)
+        done = client.cancel(target, running=running, reason=reason)
     except Refused as error:
         return _refused(target, str(error), json=json)
     if done.nothing:
@@ -187,6 +188,8 @@ def add(app: typer.Typer) -> None:
             ]
         )
     )(submit)
-    app.command(epilog=common.examples(["rota cancel nightly-refresh", "rota cancel 0199c1d2-7b31-7c0e --running"]))(
-        cancel
-    )
+    app.command(
+        epilog=common.examples(
+            ["rota cancel nightly-refresh", "rota cancel 0199c1d2-7b31-7c0e --running --reason 'wrong customer'"]
+        )
+    )(cancel)

@@ -39,8 +39,6 @@ __all__ = ["AsyncClient", "Client", "JobRef", "Submission"]
 
 T = TypeVar("T")
 
-CANCEL_REASON = "cancelled by a client"
-
 
 class Client:
     """A synchronous client on a store. Threads may share it: their requests follow one another.
@@ -130,14 +128,15 @@ class Client:
         jobs = plans.new_jobs(items)
         return self._do(plans.submitting(self.store, jobs, borrowed=connection is not None), connection)
 
-    def cancel(self, target: str, *, running: bool = False, reason: str = CANCEL_REASON) -> Cancelled:
+    def cancel(self, target: str, *, running: bool = False, reason: str | None = None) -> Cancelled:
         """Ends a job (id, unique prefix or name) with its runs that have not begun, or one run (JOB@T).
 
         `running` also asks what runs to stop. Raises NotFound where there is no such job; one that has ended already
         gives
         an answer whose `nothing` is true.
         """
-        return self._do(plans.cancelling(self.store, target, running=running, reason=reason))
+        why = plans.why_cancelled(self.name, reason)
+        return self._do(plans.cancelling(self.store, target, running=running, reason=why))
 
     def get(self, target: str) -> JobView:
         """What is known of a job: id, unique prefix or name. Raises NotFound."""
@@ -318,9 +317,10 @@ class AsyncClient:
         jobs = plans.new_jobs(items)
         return await self._do(plans.submitting(self.store, jobs, borrowed=connection is not None), connection)
 
-    async def cancel(self, target: str, *, running: bool = False, reason: str = CANCEL_REASON) -> Cancelled:
+    async def cancel(self, target: str, *, running: bool = False, reason: str | None = None) -> Cancelled:
         """As `Client.cancel`."""
-        return await self._do(plans.cancelling(self.store, target, running=running, reason=reason))
+        why = plans.why_cancelled(self.name, reason)
+        return await self._do(plans.cancelling(self.store, target, running=running, reason=why))
 
     async def get(self, target: str) -> JobView:
         """As `Client.get`."""

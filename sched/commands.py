@@ -53,6 +53,8 @@ class CancelCommand:
 
     target: str
     running: bool
+    by: str
+    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,13 @@ def _read_submit(body: dict[str, Any], delivery: Delivery) -> SubmitCommand:
     )
 
 
-def _read_cancel(body: dict[str, Any], _: Delivery) -> CancelCommand:
-    return CancelCommand(body["id"], bool(body.get("running")))
+def _read_cancel(body: dict[str, Any], delivery: Delivery) -> CancelCommand:
+    return CancelCommand(body["id"], bool(body.get("running")), _sender(delivery), body.get("reason"))
+
+
+def _sender(delivery: Delivery) -> str:
+    """Who asks. The broker vouches for `user_id`; without one it is the application's word."""
+    return delivery.properties.user_id or delivery.properties.app_id or "an AMQP client"
 
 
 def _read_redrive(body: dict[str, Any], delivery: Delivery) -> RedriveCommand:
@@ -137,9 +144,7 @@ def _read_redrive(body: dict[str, Any], delivery: Delivery) -> RedriveCommand:
         limit=body.get("limit", REDRIVE_LIMIT),
         max_redrives=body.get("max_redrives"),
     )
-    sender = delivery.properties
-    by = sender.user_id or sender.app_id or "an AMQP client"
-    return RedriveCommand(runs, which, how_to_redrive(by, body.get("args"), body.get("rate")))
+    return RedriveCommand(runs, which, how_to_redrive(_sender(delivery), body.get("args"), body.get("rate")))
 
 
 _READERS: dict[str, Callable[[dict[str, Any], Delivery], Command]] = {

@@ -30,8 +30,6 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-CANCEL_REASON = "cancelled by an AMQP command"
-
 
 class Ingest:
     """Consumes `rota.submit` in a scheduler process. `counters` tells what it did."""
@@ -122,7 +120,8 @@ class Ingest:
     async def _obey(self, delivery: Delivery, command: Command) -> None:
         try:
             if isinstance(command, CancelCommand):
-                plan = plans.cancelling(self._store, command.target, running=command.running, reason=CANCEL_REASON)
+                why = plans.why_cancelled(command.by, command.reason)
+                plan = plans.cancelling(self._store, command.target, running=command.running, reason=why)
                 done = await self._follow(plan, delivery)
                 self.counters["cancelled"] += 1
                 answer = commands.cancelled(done)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Plan = Generator[Transaction[Any] | float, Any, T]
 
+REASON_LIMIT = 500
+"""Longest reason that somebody gives, in characters."""
 SUBMIT_PAUSES = (0.1, 0.4, 1.5)
 """Seconds before each further try of a submit whose outcome is unknown."""
 
@@ -70,6 +72,12 @@ def _surely(attempt: Callable[[bool], Transaction[T]]) -> Plan[T]:
             return answer
     last: T = yield attempt(repeated)
     return last
+
+
+def why_cancelled(by: str, reason: str | None) -> str:
+    """What history says of what somebody cancelled. UsageError for a reason that cannot be stored."""
+    requests.check_text(reason or "", "reason", REASON_LIMIT)
+    return f"cancelled by {by}: {reason}" if reason else f"cancelled by {by}"
 
 
 def cancelling(store: Store, target: str, *, running: bool, reason: str) -> Plan[Cancelled]:

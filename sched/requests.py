@@ -147,10 +147,10 @@ def _check_kinds(call: object, when: object) -> None:
 
 def _check_identity(key: str | None, scope: str, name: str | None, when: When) -> None:
     if key is not None:
-        _check_key(key, "key", KEY_LIMIT)
+        check_text(key, "key", KEY_LIMIT)
         if not key:
             raise UsageError("key is empty: give 1 to 200 characters, or leave it out")
-    _check_key(scope, "scope", SCOPE_LIMIT)
+    check_text(scope, "scope", SCOPE_LIMIT)
     if name is None:
         return
     check_name(name, "name")
@@ -160,7 +160,8 @@ def _check_identity(key: str | None, scope: str, name: str | None, when: When) -
         raise UsageError(f"name {name!r} and key {key!r}: a name makes it idempotent already, leave out the key")
 
 
-def _check_key(text: object, what: str, limit: int) -> None:
+def check_text(text: object, what: str, limit: int) -> None:
+    """UsageError for what is no text, too long, or cannot be stored. `what` names it."""
     if not isinstance(text, str) or len(text) > limit:
         raise UsageError(f"{what} {text!r:.80} must be text of at most {limit} characters")
     _check_text(text, what)

@@ -211,11 +211,11 @@ class Intake:
             log.error("no handler %r in this app: its runs are set aside, until a worker comes that has it", name)
             self.unknown.add(name)
         refs = [(job.key, job.work.dispatch) for job in jobs]
-        died = await self._link.run(self._store.set_aside(refs, self._unknown_after))
+        deaths = await self._link.run(self._store.set_aside(refs, self._unknown_after))
+        died = {death.key: death for death in deaths}
         for job in jobs:
             if job.key in died:
-                log.error("run %s is dead: nobody has handler %r", job.key, job.work.handler)
-                settler.buried(job)
+                settler.buried(job, died[job.key])
             else:
                 settler.defer(job, self._unknown_pause)
 

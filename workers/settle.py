@@ -192,9 +192,11 @@ class Settler:
         """Ends what did not begin in time; a look tells then that it is over."""
         self._stats.ended("expired", await self._link.run(self._store.expire()))
 
-    def buried(self, job: Job) -> None:
+    def buried(self, job: Job, death: Death) -> None:
         """The ledger has ended a run that never began here: it is dead."""
+        log.error("run %s is dead: %s", job.key, death.reason)
         self._stats.ended("dead")
+        events.tell(self._publisher, events.run_dead(death))
         self._reject(job)
 
     def defer(self, job: Job, seconds: float) -> None:

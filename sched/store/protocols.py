@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         DeadBatch,
         DeadFilter,
         DeadSurvey,
+        Death,
         End,
         HandlerRow,
         Lanes,
@@ -165,7 +166,7 @@ class Working(Protocol):
     def owned(self, member: int) -> Transaction[list[Owned]]:
         """The runs that the store says this worker runs."""
 
-    def set_aside(self, refs: Sequence[tuple[RunKey, int]], after: float) -> Transaction[set[RunKey]]:
+    def set_aside(self, refs: Sequence[tuple[RunKey, int]], after: float) -> Transaction[list[Death]]:
         """Runs whose handler their worker does not know. What is missing from the answer lives on: defer its message."""
 
     def checkpoint(self, key: RunKey, fence: int, value: str) -> Transaction[bool]:

@@ -197,11 +197,12 @@ def test_a_handler_that_nobody_has_is_waited_for_and_then_the_run_is_dead(house:
     (dispatch,) = house.claim(scheduler).dispatches
     refs = [(RunKey(dispatch.job_id, dispatch.scheduled_for), dispatch.dispatch)]
     for _ in range(2):
-        assert house.run(house.store.set_aside(refs, 3600)) == set()
+        assert house.run(house.store.set_aside(refs, 3600)) == []
         house.bed.pass_time(1799)
     house.bed.pass_time(10)
-    assert house.run(house.store.set_aside([(refs[0][0], dispatch.dispatch + 1)], 3600)) == set()  # a stale copy
-    assert house.run(house.store.set_aside(refs, 3600)) == {refs[0][0]}
+    assert house.run(house.store.set_aside([(refs[0][0], dispatch.dispatch + 1)], 3600)) == []  # a stale copy
+    (death,) = house.run(house.store.set_aside(refs, 3600))
+    assert (death.key, death.queue, death.handler) == (refs[0][0], "mail", "send")
     (dead,) = house.shown(dispatch.job_id).dead
     assert dead["reason"] == "unknown handler: no worker of queue mail has had handler send for 3600 s"
     assert (dead["attempt"], dead["losses"]) == (0, 0)
@@ -216,9 +217,9 @@ def test_a_handler_that_somebody_announces_keeps_its_runs_alive(house: House) ->
     house.bed.pass_time(3000)
     house.run(house.store.announce([HandlerRow("send", "app", "mail", {})], ["mail"]))
     house.bed.pass_time(3000)
-    assert house.run(house.store.set_aside(refs, 3600)) == set()
+    assert house.run(house.store.set_aside(refs, 3600)) == []
     house.bed.pass_time(700)
-    assert house.run(house.store.set_aside(refs, 3600)) == {refs[0][0]}
+    assert [death.key for death in house.run(house.store.set_aside(refs, 3600))] == [refs[0][0]]
 
 
 def test_a_checkpoint_outlives_its_worker(house: House) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rota.sched.ids import RunKey
 from rota.sched.model import LOSSES_LIMIT
-from rota.sched.store.postgres.text import DEAD, PAST, tick
+from rota.sched.store.postgres.text import DEAD, DEATH, PAST, tick
 from rota.sched.store.transaction import Query, Rows, Steps, transaction
 from rota.sched.store.values import Death, Recovered
 
@@ -80,7 +80,7 @@ died as (
     'poison: ' || losses + 1 || ' workers were lost while they ran it', errors from gone
   on conflict do nothing returning *
 )
-select job_id::text, {tick("scheduled_for")}, queue, handler, tenant, reason, attempt, fence from died
+select {DEATH} from died
 """
 
 # By index run_expires. What is being begun or ended at this moment is passed by.

@@ -37,3 +37,6 @@ DEAD = f"{PAST}, part, policy"
 
 WAKE_CHANNEL = "rota_wake"
 """NOTIFY channel: something is due earlier than a sleeping scheduler expects. The payload is the queue's name."""
+
+DEATH = f"job_id::text, {tick('scheduled_for')}, queue, handler, tenant, reason, attempt, coalesce(fence, 0)"
+"""The columns of a `Death`, from a row of `dead`."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey
 from rota.sched.store.postgres.duties import CANCEL
-from rota.sched.store.postgres.text import DEAD, LIVE_MEMBER, PAST, tick, with_error
+from rota.sched.store.postgres.text import DEAD, DEATH, LIVE_MEMBER, PAST, tick, with_error
 from rota.sched.store.transaction import Query, Steps, transaction
-from rota.sched.store.values import Begun, End, Owned, Return, Standing
+from rota.sched.store.values import Begun, Death, End, Owned, Return, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,12 +115,15 @@ gone as (
     and greatest(x.unknown_since, x.seen_at) < clock_timestamp() - make_interval(secs => %(after)s)
     and x.unknown_since is not null
   returning r.*
+),
+died as (
+  insert into rota.dead ({DEAD}, died_at, reason, errors)
+  select {DEAD}, clock_timestamp(),
+    'unknown handler: no worker of queue ' || queue || ' has had handler ' || handler || ' for ' || %(after)s::float8 || ' s',
+    errors
+  from gone on conflict do nothing returning *
 )
-insert into rota.dead ({DEAD}, died_at, reason, errors)
-select {DEAD}, clock_timestamp(),
-  'unknown handler: no worker of queue ' || queue || ' has had handler ' || handler || ' for ' || %(after)s::float8 || ' s', errors
-from gone on conflict do nothing
-returning {_KEY.replace("r.", "")}
+select {DEATH} from died
 """
 
 CHECKPOINT = """
@@ -225,7 +228,7 @@ class WorkingStatements:
         return len(cancelled) + len(rows)
 
     @transaction()
-    def set_aside(self, refs: Sequence[tuple[RunKey, int]], after: float) -> Steps[set[RunKey]]:
+    def set_aside(self, refs: Sequence[tuple[RunKey, int]], after: float) -> Steps[list[Death]]:
         """Runs whose handler a worker of their queue does not know; `refs` are (key, dispatch number).
 
         Notes since when that is so. Those that nobody has known for `after` seconds die; returns which.
@@ -238,7 +241,7 @@ class WorkingStatements:
             "after": after,
         }
         rows = yield Query(UNKNOWN, params)
-        return {RunKey(*row) for row in rows}
+        return [Death(RunKey(row[0], row[1]), *row[2:]) for row in rows]
 
     @transaction()
     def checkpoint(self, key: RunKey, fence: int, value: str) -> Steps[bool]:
