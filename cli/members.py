@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rota.cli import common, logs, output
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rota.sched.settings import Settings
 
 Level = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
@@ -117,31 +120,22 @@ def worker(
         log_level=log_level,
     )
     settings.need("store", "broker", "app")
-    logs.configure(settings.log_level, as_json=json)
     from rota.workers.family import run_children  # noqa: PLC0415
 
+    prepare = partial(logs.configure, settings.log_level, as_json=json)
+    prepare()
     _load(settings)
     if settings.processes > 1:
-        raise typer.Exit(run_children(settings, work_as_json if json else work))
-    raise typer.Exit(_work(settings))
+        raise typer.Exit(run_children(settings, partial(work, prepare)))
+    raise typer.Exit(work(prepare, settings))
 
 
-def work(settings: Settings) -> int:
-    """What a child process of a worker does."""
-    logs.configure(settings.log_level)
-    return _work(settings)
-
-
-def work_as_json(settings: Settings) -> int:
-    """The same, logging JSON."""
-    logs.configure(settings.log_level, as_json=True)
-    return _work(settings)
-
-
-def _work(settings: Settings) -> int:
+def work(prepare: Callable[[], None], settings: Settings) -> int:
+    """What a process of a worker does; `prepare` sets up logging there, and in processes of its isolated handlers."""
     from rota.workers.service import run_worker  # noqa: PLC0415
 
-    return run_worker(settings, _load(settings))
+    prepare()
+    return run_worker(settings, _load(settings), prepare)
 
 
 def _load(settings: Settings) -> Any:

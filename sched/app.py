@@ -11,7 +11,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from rota.sched import durations
 from rota.sched.errors import UsageError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Isolate = Literal["process"]
 
 __all__ = [
     "App",
@@ -99,13 +100,23 @@ class NamedSchedule:
 class Handler(Generic[P, R]):
     """A user's function that jobs can run. Calling it calls the function."""
 
-    def __init__(self, function: Callable[..., R], name: str, queue: str, retry: Retry, timeout: float | None) -> None:
+    def __init__(  # noqa: PLR0913 - the options of `App.handler`
+        self,
+        function: Callable[..., R],
+        name: str,
+        queue: str,
+        retry: Retry,
+        timeout: float | None,
+        *,
+        isolate: Isolate | None = None,
+    ) -> None:
         update_wrapper(self, function)  # first: it copies the function's own attributes
         self.function = function
         self.name = check_name(name, "handler name")
         self.queue = check_name(queue, "queue")
         self.retry = retry
         self.timeout = timeout
+        self.isolate = isolate
         self.is_async = inspect.iscoroutinefunction(function)
         self._wants_context = wants_context(function)
         self._signature = parameters(function, name)
@@ -173,8 +184,9 @@ class App:
         queue: str | None = None,
         retry: Retry | None = None,
         timeout: float | str | timedelta | None = None,
+        isolate: Isolate | None = None,
     ) -> _Decorator: ...
-    def handler(
+    def handler(  # noqa: PLR0913 - its options
         self,
         function: Callable[..., Any] | None = None,
         /,
@@ -183,17 +195,20 @@ class App:
         queue: str | None = None,
         retry: Retry | None = None,
         timeout: float | str | timedelta | None = None,
+        isolate: Isolate | None = None,
     ) -> Any:
         """Makes a function a handler, with or without options.
 
         `queue` (default: the app's name), `retry` (a Retry), `timeout` (seconds or text; an async handler is stopped
-        then, a sync one sees it in `ctx.deadline` and `ctx.cancelled`), `name` (default: the function's). Raises
+        then, a sync one sees it in `ctx.deadline` and `ctx.cancelled`), `name` (default: the function's), `isolate`
+        ("process": each attempt runs in a process of its own that the timeout kills, whatever it does). Raises
         UsageError for a name that is taken, and for a function whose arguments cannot be JSON by name.
         """
-        decorate = _Decorator(self, {"name": name, "queue": queue, "retry": retry, "timeout": timeout})
+        options = {"name": name, "queue": queue, "retry": retry, "timeout": timeout, "isolate": isolate}
+        decorate = _Decorator(self, options)
         return decorate if function is None else decorate(function)
 
-    def _add(
+    def _add(  # noqa: PLR0913 - as above
         self,
         function: Callable[..., Any],
         *,
@@ -201,13 +216,17 @@ class App:
         queue: str | None = None,
         retry: Retry | None = None,
         timeout: float | str | timedelta | None = None,
+        isolate: Isolate | None = None,
     ) -> Handler[..., Any]:
         _check_function(function)
         name = getattr(function, "__name__", "") if name is None else name
         queue = self.name if queue is None else queue
         if retry is not None and not isinstance(retry, Retry):
             raise UsageError(f"handler {name}: retry is {retry!r:.100}: give Retry(attempts=...)")
-        handler: Handler[..., Any] = Handler(function, name, queue, retry or Retry(), positive(timeout, "timeout"))
+        if isolate is not None and isolate != "process":
+            raise UsageError(f'handler {name}: isolate is {isolate!r:.100}: give "process", or leave it out')
+        seconds = positive(timeout, "timeout")
+        handler: Handler[..., Any] = Handler(function, name, queue, retry or Retry(), seconds, isolate=isolate)
         if name in self.handlers:
             raise UsageError(f"app {self.name} has a handler {name!r} already: give this one another name=")
         self.handlers[name] = handler

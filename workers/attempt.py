@@ -13,6 +13,7 @@ from rota.sched.app import Cancel, NoRetry, RetryAfter, Snooze
 from rota.sched.errors import Superseded
 from rota.sched.policy import NO_POLICY
 from rota.sched.urls import mask_text
+from rota.workers.carried import Carried
 
 if TYPE_CHECKING:
     from rota.sched.app import Handler
@@ -136,6 +137,8 @@ def _failure(attempt: Attempt, error: BaseException, random: float, elapsed: flo
 
 
 def _success(value: Any) -> Verdict:
+    if isinstance(value, Verdict):
+        return value  # its own process has judged it
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -148,7 +151,8 @@ def _success(value: Any) -> Verdict:
 
 def describe(attempt: int, error: BaseException) -> str:
     """An error as the JSON entry that the ledger keeps: bounded, and without the secrets that can be told."""
-    lines = "".join(traceback.format_exception(error))[-4 * _TRACEBACK_LIMIT :]
+    told = error.traceback if isinstance(error, Carried) else "".join(traceback.format_exception(error))
+    lines = told[-4 * _TRACEBACK_LIMIT :]
     entry = {
         "attempt": attempt,
         "type": type(error).__name__,

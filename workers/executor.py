@@ -1,4 +1,4 @@
-"""Runs handlers: async ones as tasks of the loop, sync ones in threads that pull.
+"""Runs handlers: async ones as tasks of the loop, isolated ones in processes, other sync ones in threads that pull.
 
 Threads that pull from a queue cost a fiftieth of `run_in_executor` a job. Their ends come back in batches: one call
 into the loop is under way at a time and takes along whatever has ended by then.
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rota.workers.attempt import Attempt
     from rota.workers.context import RunContext
+    from rota.workers.isolated import Isolated
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,14 @@ End = tuple["Attempt", Any, BaseException | None]
 class Executor:
     """`size` threads and any number of tasks. `ended` is called in the loop with each end, `context` makes the ctx."""
 
-    def __init__(self, size: int, context: Callable[[Attempt], RunContext], ended: Callable[[list[End]], None]) -> None:
+    def __init__(
+        self,
+        size: int,
+        context: Callable[[Attempt], RunContext],
+        ended: Callable[[list[End]], None],
+        isolated: Isolated,
+    ) -> None:
+        self._isolated = isolated
         self._context = context
         self._ended = ended
         self._size = size
@@ -54,8 +62,8 @@ class Executor:
         thread.start()
 
     def submit(self, attempt: Attempt) -> None:
-        """Runs an attempt as soon as there is a thread for it; an async one at once."""
-        if attempt.handler.is_async:
+        """Runs an attempt as soon as there is a thread or a process for it; an async one at once."""
+        if attempt.handler.is_async or attempt.handler.isolate:
             self._tasks[attempt] = self._loop.create_task(self._run_async(attempt))
         else:
             self._todo.put(attempt)
@@ -72,7 +80,7 @@ class Executor:
                 taken.append(attempt)
 
     def abandon(self, attempt: Attempt) -> None:
-        """Cancels an async attempt whose result is not wanted any more; a thread cannot be stopped."""
+        """Cancels an async or isolated attempt whose result is not wanted any more; a thread cannot be stopped."""
         task = self._tasks.get(attempt)
         if task is not None:
             task.cancel()
@@ -150,8 +158,11 @@ class Executor:
         value: Any = None
         error: BaseException | None = None
         try:
-            async with asyncio.timeout(attempt.timeout) as limit:
-                value = await self._context(attempt).call()
+            async with asyncio.timeout(None if attempt.handler.isolate else attempt.timeout) as limit:
+                if attempt.handler.isolate:
+                    value = await self._isolated.run(attempt)
+                else:
+                    value = await self._context(attempt).call()
         except asyncio.CancelledError as raised:
             error = raised
         except BaseException as raised:  # noqa: BLE001 - as above

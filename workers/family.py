@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import multiprocessing as mp
 import os
@@ -17,6 +18,7 @@ from rota.sched.lifecycle import Backoff
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.context import SpawnProcess
+    from multiprocessing.process import BaseProcess
 
     from rota.sched.settings import Settings
 
@@ -61,12 +63,27 @@ def _spawn(settings: Settings, child: Callable[[Settings], int]) -> SpawnProcess
 
 def _live(settings: Settings, child: Callable[[Settings], int], path: list[str]) -> None:
     sys.path[:] = path
-    threading.Thread(target=_die_with_parent, name="parent", daemon=True).start()
+    die_with_parent()
     sys.exit(child(settings))
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Kills this process as soon as its parent is gone, and with it the process group if it leads one."""
     parent = mp.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    if parent is None:
+        return
+    leads = os.getpgrp() == os.getpid()
+    threading.Thread(target=_outlive_nobody, args=(parent, leads), name="parent", daemon=True).start()
+    if sys.platform == "linux":
+        # The kernel kills by itself when the parent's end of this pipe closes: C code may keep the thread from running.
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, -os.getpid() if leads else os.getpid())
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(parent.sentinel, fcntl.F_GETFL)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, flags | os.O_ASYNC)
+
+
+def _outlive_nobody(parent: BaseProcess, leads: bool) -> None:  # noqa: FBT001 - a thread's argument
+    parent.join()
+    if leads:
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

@@ -28,6 +28,7 @@ from rota.workers.attempt import Verdict, judge
 from rota.workers.context import RunContext
 from rota.workers.executor import Executor
 from rota.workers.intake import Intake
+from rota.workers.isolated import Isolated
 from rota.workers.pools import Pools
 from rota.workers.settle import Settler, refusal
 
@@ -53,12 +54,12 @@ HAND_BACK_SECONDS = 3.0
 """What a drain keeps of its time for handing back what still runs."""
 
 
-def run_worker(settings: Settings, app: App) -> int:
+def run_worker(settings: Settings, app: App, prepare: Callable[[], None] | None = None) -> int:
     """Runs a worker until SIGTERM or SIGINT, then drains. Returns the exit code.
 
-    Raises Unreachable (NotMigrated) if the store cannot be used at the start; later outages are waited out.
+    `prepare` is called first in each process of an isolated handler: a function that can be pickled. Raises Unreachable (NotMigrated) if the store cannot be used at the start; later outages are waited out.
     """
-    worker = Worker(settings, app)
+    worker = Worker(settings, app, prepare)
     code = asyncio.run(worker.run())
     if worker.abandoned:
         # A handler's thread cannot be stopped; its run is handed back and its fence is void.
@@ -77,9 +78,10 @@ async def _end_of(task: asyncio.Task[None]) -> None:
 class Worker:
     """The process. `run` is its whole life."""
 
-    def __init__(self, settings: Settings, app: App) -> None:
+    def __init__(self, settings: Settings, app: App, prepare: Callable[[], None] | None = None) -> None:
         self._settings = settings
         self._app = app
+        self._isolated = Isolated(settings, prepare)
         self._queues = sorted(settings.queues or {app.name, *(h.queue for h in app.handlers.values())})
         self._store = open_store(settings.store)
         self._begin_link = self._store.async_link("worker begin")
@@ -96,6 +98,12 @@ class Worker:
 
     async def run(self) -> int:
         """Joins, works, and leaves when asked to; joins anew after a loss."""
+        try:
+            return await self._run()
+        finally:
+            await self._isolated.close()
+
+    async def _run(self) -> int:
         stop = stop_on_signals()
         await self._begin_link.run(self._announcement())
         await self._publisher.start()
@@ -185,7 +193,7 @@ class Worker:
             stats=self._stats,
         )
         executor = self._executor = Executor(
-            settings.concurrency, lambda attempt: RunContext(attempt, self._pools, trust), self._ended
+            settings.concurrency, lambda attempt: RunContext(attempt, self._pools, trust), self._ended, self._isolated
         )
         heart = Heartbeat(
             store,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -96,6 +97,20 @@ def dies(ctx: Context, key: str, when: str) -> None:
         die()
 
 
+@app.handler(retry=Retry(attempts=3, base=0.1))
+def kills(ctx: Context, key: str) -> None:
+    """Each execution kills its process: the worker."""
+    see(ctx, key)
+    die()
+
+
+@app.handler(isolate="process", retry=Retry(attempts=3, base=0.1))
+def kills_itself(ctx: Context, key: str) -> None:
+    """Each execution kills its process, which is not the worker."""
+    see(ctx, key)
+    die()
+
+
 @app.handler
 def credit(ctx: Context) -> None:
     """Adds one, in the transaction that completes the run."""
@@ -122,3 +137,10 @@ def hangs_in_a_thread(ctx: Context, key: str) -> None:
     """The first execution waits for what never comes, in a thread, and never looks at `ctx.cancelled`."""
     if see(ctx, key) == 1:
         wait(f"{key}-1")
+
+
+@app.handler(isolate="process", timeout=0.5, retry=Retry(attempts=2, base=0.1))
+def hangs_in_c(ctx: Context, key: str) -> None:
+    """The first execution is busy in C code that never lets another thread of its process run."""
+    if see(ctx, key) == 1:
+        re.match(r"(a*)*b", "a" * 64)

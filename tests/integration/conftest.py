@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from tests.store.conftest import house  # noqa: F401 - a fixture
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 

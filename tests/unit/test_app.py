@@ -36,6 +36,21 @@ def test_options_of_a_handler_are_kept(app):
     assert (send.name, send.queue, send.retry, send.timeout, send.is_async) == ("other", "mail", Retry(2), 60.0, True)
 
 
+def test_a_handler_may_be_isolated_in_a_process_and_in_nothing_else(app):
+    @app.handler(isolate="process", timeout=3)
+    def parse(): ...
+
+    @app.handler(isolate="process")
+    async def fetch(): ...
+
+    @app.handler
+    def send(): ...
+
+    assert (parse.isolate, fetch.isolate, send.isolate) == ("process", "process", None)
+    with pytest.raises(UsageError, match="handler other: isolate is 'thread': give \"process\", or leave it out"):
+        app.handler(name="other", isolate="thread")(lambda: None)
+
+
 def test_attributes_of_the_function_do_not_replace_the_handlers(app):
     def send(): ...
 
