@@ -241,6 +241,8 @@ class _Child:
             await asyncio.wait([self._listening], timeout=_END_SECONDS)
             self._listening.cancel()
             self._writer.close()
+        else:
+            self._connection.close()
         exitcode = self._process.exitcode
         self._process.close()
         return exitcode

@@ -14,11 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
 from rota import App, Cancel, Context, NoRetry, Retry, RetryAfter, Snooze
 
 app = App("isolated")
-INSERT = sa.text("insert into isolated_effect values (:key, :fence)")
+INSERT = "insert into isolated_effect values (%s, %s)"
 TABLE = "create table isolated_effect (key text not null, fence bigint not null)"
 
 
@@ -136,8 +135,8 @@ def dies(way: str) -> None:
 def effect(ctx: Context, key: str, dies: str = "") -> None:
     """One effect; the first attempt dies at that point."""
     first = ctx.attempt == 1
-    with ctx.transaction() as connection:
-        connection.execute(INSERT, {"key": key, "fence": ctx.fence})
+    with ctx.transaction(raw=True) as connection:
+        connection.execute(INSERT, [key, ctx.fence])
         if first and dies == "before the commit":
             os.kill(os.getpid(), signal.SIGKILL)
         ctx.result("kept")
@@ -149,8 +148,8 @@ def effect(ctx: Context, key: str, dies: str = "") -> None:
 
 @app.handler(isolate="process")
 async def effect_later(ctx: Context, key: str) -> None:
-    async with ctx.transaction() as connection:
-        await connection.execute(INSERT, {"key": key, "fence": ctx.fence})
+    async with ctx.transaction(raw=True) as connection:
+        await connection.execute(INSERT, [key, ctx.fence])
 
 
 @app.handler(isolate="process")
