@@ -39,8 +39,8 @@ def test_rty_04_who_kills_his_own_process_is_dead_after_his_attempts_and_the_wor
 
 
 def test_rty_04_who_kills_workers_is_dead_as_poison_after_three(field):
-    """In a thread it takes its worker along, and is begun alone from the third time on. Without POISON
-    (sched/store/postgres/duties.py) it takes worker after worker.
+    """In a thread it takes its worker along, and is begun alone from the third time on. Without `losses = losses + 1` in
+    REQUEUE (sched/store/postgres/duties.py) it takes worker after worker.
     """
     field.start("scheduler")
     field.start("worker", "--processes", "2")
