@@ -117,20 +117,29 @@ class Isolated:
                 return child
             await self._end(child.bury())
         await self._turn()
-        child = _Child(self._settings, self._prepare)
+        try:
+            child = await self._start()
+        except CannotStart:
+            self._pause = self._backoff.pause()
+            self._not_before = time.monotonic() + self._pause
+            raise
+        self._backoff.reset()
+        self._pause = self._not_before = 0.0
+        return child
+
+    async def _start(self) -> _Child:
+        try:
+            child = _Child(self._settings, self._prepare)
+        except OSError as error:  # the host has no room for another
+            raise CannotStart(f"no process for the handler: {error}") from error
         try:
             async with asyncio.timeout(START_SECONDS):
                 await child.start()
         except (TimeoutError, EOFError, CannotStart) as error:
-            why = await self._epitaph(child, error)
-            self._pause = self._backoff.pause()
-            self._not_before = time.monotonic() + self._pause
-            raise CannotStart(f"no process for the handler: {why}") from None
+            raise CannotStart(f"no process for the handler: {await self._epitaph(child, error)}") from None
         except BaseException:
             await self._end(child.kill())
             raise
-        self._backoff.reset()
-        self._pause = self._not_before = 0.0
         return child
 
     async def _turn(self) -> None:
@@ -181,9 +190,15 @@ class _Child:
 
     def __init__(self, settings: Settings, prepare: Callable[[], None] | None) -> None:
         self._connection, there = socket.socketpair()
-        self._process = mp.get_context("spawn").Process(target=live, args=(settings, there, prepare), name="handler")
-        self._process.start()
-        there.close()
+        with there:
+            self._process = mp.get_context("spawn").Process(
+                target=live, args=(settings, there, prepare), name="handler"
+            )
+            try:
+                self._process.start()
+            except BaseException:
+                self._connection.close()
+                raise
         assert self._process.pid is not None
         self._pid = self._process.pid
         self._attempt: Attempt | None = None
@@ -193,12 +208,12 @@ class _Child:
     @property
     def alive(self) -> bool:
         """Whether it can be given an attempt."""
-        return not self._over() and not self._reader.at_eof()
+        return self._listening is not None and not self._listening.done() and not self._over()
 
     async def start(self) -> None:
         """Waits until it has loaded the app. Raises CannotStart with its error, and EOFError if it ends."""
-        self._reader, self._writer = await asyncio.open_connection(sock=self._connection)
-        self._listening = asyncio.create_task(self._listen())
+        reader, self._writer = await asyncio.open_connection(sock=self._connection)
+        self._listening = asyncio.create_task(self._listen(reader))
         answer = await self._answer
         if "failed" in answer:
             error = restore(answer["failed"])
@@ -212,12 +227,12 @@ class _Child:
         self._writer.write(order(attempt))
         return await self._answer
 
-    async def _listen(self) -> None:
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
         """Hears what the process tells until it is gone; never cancelled in the middle of a piece."""
         try:
             while True:
-                (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-                told = json.loads(await self._reader.readexactly(size))
+                (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+                told = json.loads(await reader.readexactly(size))
                 if "begun" in told:
                     self.begun = True
                 elif "set" in told:
