@@ -69,27 +69,29 @@ class Isolated:
         self._not_before = 0.0
         self._ending: set[asyncio.Task[int | None]] = set()
 
-    async def run(self, attempt: Attempt, seconds: float | None) -> Verdict:
-        """Runs an attempt, `seconds` at most from when a process is there for it, and gives its success.
+    async def run(self, attempt: Attempt) -> Verdict:
+        """Runs an attempt, within its timeout from when a process is there for it, and gives its success.
 
         Raises what its handler raised (see `Carried`), TimeoutError, ProcessDied, and CannotStart. When it raises or is
         cancelled while the handler runs, the process is gone by then: nothing goes on behind the run's back.
         """
         async with self._room:
-            while (end := await self._run_in(await self._take(), attempt, seconds)) is None:
+            while (end := await self._run_in(await self._take(), attempt)) is None:
                 pass
         if "error" in end:
             raise restore(end["error"])
         return Verdict(*end["verdict"])
 
-    async def _run_in(self, child: _Child, attempt: Attempt, seconds: float | None) -> dict[str, Any] | None:
+    async def _run_in(self, child: _Child, attempt: Attempt) -> dict[str, Any] | None:
         """How the attempt ended in this process; None if it did not begin there, because the process was dying."""
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(attempt.timeout):
                 end = await child.run(attempt)
         except TimeoutError:
             await self._end(child.kill())
-            raise TimeoutError(f"it ran longer than its timeout of {seconds:g} s, its process was killed") from None
+            raise TimeoutError(
+                f"attempt {attempt.number} did not end within its timeout of {attempt.timeout:g} s: its process was killed"
+            ) from None
         except EOFError:
             exitcode = await self._end(child.bury())
             if child.used and not child.begun:

@@ -16,6 +16,7 @@ import pytest
 from rota import Client, Snooze
 from rota.sched.app import Cancel, NoRetry, RetryAfter
 from rota.sched.ids import RunKey
+from rota.sched.policy import policy
 from rota.sched.settings import Settings
 from rota.workers import isolated
 from rota.workers.attempt import Attempt, Job, Verdict, describe, judge
@@ -41,14 +42,23 @@ async def pool(store=NOWHERE, app="isolated_app:app", size=2):
         await found.close()
 
 
-def attempt_of(name, /, begun=None, **args):
+def attempt_of(name, /, begun=None, timeout=None, **args):
     key, fence, number = (KEY, 7, 1) if begun is None else (begun.key, begun.fence, begun.attempt)
     handler = isolated_app.app.handlers[name]
-    return Attempt(Job(None, None, key, "isolated", 0.0, b""), fence, number, 0, handler, args, time.monotonic())
+    return Attempt(
+        Job(None, None, key, "isolated", 0.0, b""),
+        fence,
+        number,
+        0,
+        handler,
+        args,
+        time.monotonic(),
+        policy=policy(timeout=timeout),
+    )
 
 
 async def result(found, name, /, **args):
-    verdict = await found.run(attempt_of(name, **args), None)
+    verdict = await found.run(attempt_of(name, **args))
     assert verdict.kind == "succeeded"
     return json.loads(verdict.result)
 
@@ -108,17 +118,17 @@ async def test_a_process_that_was_killed_while_it_was_idle_costs_no_attempt():
 
 async def test_a_result_that_is_not_kept_is_a_success_with_the_reason():
     async with pool() as found:
-        verdict = await found.run(attempt_of("large", size=70_000), None)
+        verdict = await found.run(attempt_of("large", size=70_000))
         assert (verdict.kind, verdict.result) == ("succeeded", None)
         assert verdict.reason == "the result is not kept, it has 70002 bytes of 65536"
-        verdict = await found.run(attempt_of("not_json"), None)
+        verdict = await found.run(attempt_of("not_json"))
         assert verdict.reason.startswith("the result is not kept, it is no JSON value: ")
 
 
 async def error_of(found, what):
     attempt = attempt_of("raises", what=what)
     with pytest.raises(Exception) as caught:  # noqa: PT011 - each its own
-        await found.run(attempt, None)
+        await found.run(attempt)
     return attempt, caught.value
 
 
@@ -158,8 +168,8 @@ async def test_errors_that_mean_something_to_a_loop_are_errors_of_the_handler(wh
 @pytest.mark.parametrize("way", ["sleep", "python", "C", "program", "fork"])
 async def test_the_timeout_kills_whatever_a_handler_does_and_what_it_has_started(tmp_path, way):
     async with pool() as found:
-        with pytest.raises(TimeoutError, match=r"longer than its timeout of 1 s, its process was killed"):
-            await found.run(attempt_of("hangs", way=way, told=str(tmp_path / "told")), 1.0)
+        with pytest.raises(TimeoutError, match="did not end within its timeout of 1 s: its process was killed"):
+            await found.run(attempt_of("hangs", timeout=1, way=way, told=str(tmp_path / "told")))
         assert gone(*await numbers(tmp_path / "told"))
         assert await result(found, "echo", value=1) == 1
 
@@ -167,16 +177,16 @@ async def test_the_timeout_kills_whatever_a_handler_does_and_what_it_has_started
 async def test_the_timeout_counts_from_when_a_process_is_there():
     async with pool() as found:
         began = time.monotonic()
-        await found.run(attempt_of("echo", value=1), None)
+        await found.run(attempt_of("echo", value=1))
         cold = time.monotonic() - began
     async with pool() as found:
-        await found.run(attempt_of("echo", value=1), cold / 4)
+        await found.run(attempt_of("echo", timeout=cold / 4, value=1))
 
 
 @pytest.mark.parametrize("way", ["C", "program"])
 async def test_a_cancel_kills_and_ends_when_the_process_is_gone(tmp_path, way):
     async with pool() as found:
-        task = asyncio.create_task(found.run(attempt_of("hangs", way=way, told=str(tmp_path / "told")), None))
+        task = asyncio.create_task(found.run(attempt_of("hangs", way=way, told=str(tmp_path / "told"))))
         pids = await numbers(tmp_path / "told")
         assert all(alive(pid) for pid in pids)
         task.cancel()
@@ -187,7 +197,7 @@ async def test_a_cancel_kills_and_ends_when_the_process_is_gone(tmp_path, way):
 
 async def test_a_cancel_during_the_start_of_a_process_leaves_none():
     async with pool() as found:
-        task = asyncio.create_task(found.run(attempt_of("echo", value=1), None))
+        task = asyncio.create_task(found.run(attempt_of("echo", value=1)))
         await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -208,7 +218,7 @@ async def test_a_cancel_during_the_start_of_a_process_leaves_none():
 async def test_a_process_that_dies_by_itself_is_an_error_that_says_how(way, text, exitcode):
     async with pool() as found:
         with pytest.raises(ProcessDied) as caught:
-            await found.run(attempt_of("dies", way=way), None)
+            await found.run(attempt_of("dies", way=way))
         assert (str(caught.value), caught.value.exitcode) == (f"the process of the handler {text}", exitcode)
         assert await result(found, "echo", value=1) == 1
 
@@ -233,7 +243,7 @@ async def test_an_app_that_cannot_be_loaded_fails_the_attempt_and_starts_have_pa
         if "within 2 s" in text:
             monkeypatch.setattr(isolated, "START_SECONDS", 2.0)
         with pytest.raises(CannotStart) as caught:
-            await found.run(attempt_of("echo", value=1), None)
+            await found.run(attempt_of("echo", value=1))
         monkeypatch.setattr(isolated, "START_SECONDS", 60.0)
         assert text in str(caught.value)
         assert found._not_before > time.monotonic()
@@ -252,7 +262,7 @@ async def test_a_transaction_in_the_process_completes_the_run_and_the_worker_kno
     *_, begun = house.started()
     attempt = attempt_of(name, begun=begun, key="k")
     async with pool(store_url) as found:
-        assert await found.run(attempt, None) == Verdict("completed")
+        assert await found.run(attempt) == Verdict("completed")
     assert attempt.completed
     assert effects(house) == 1
     assert house.sql("select outcome from rota.history") == [("succeeded",)]
@@ -265,7 +275,7 @@ async def test_the_worker_knows_whether_a_process_that_died_had_committed(house,
     attempt = attempt_of("effect", begun=begun, key="k", dies=when)
     async with pool(store_url) as found:
         with pytest.raises(ProcessDied):
-            await found.run(attempt, None)
+            await found.run(attempt)
     assert attempt.completed == (count == 1)
     assert effects(house) == count
 
@@ -273,11 +283,24 @@ async def test_the_worker_knows_whether_a_process_that_died_had_committed(house,
 async def test_a_run_that_was_completed_before_its_timeout_is_completed(house, store_url):
     house.sql(isolated_app.TABLE)
     *_, begun = house.started()
-    attempt = attempt_of("effect", begun=begun, key="k", dies="hangs after the commit")
+    attempt = attempt_of("effect", begun=begun, timeout=3, key="k", dies="hangs after the commit")
     async with pool(store_url) as found:
         with pytest.raises(TimeoutError) as caught:
-            await found.run(attempt, 3)
+            await found.run(attempt)
     assert judge(attempt, None, caught.value, 0.5) == Verdict("completed")
+
+
+async def test_progress_and_checkpoints_outlive_the_process(house, store_url):
+    *_, begun = house.started()
+    attempt = attempt_of("steps", begun=begun)
+    async with pool(store_url) as found:
+        with pytest.raises(ProcessDied):
+            await found.run(attempt)
+        assert json.loads(attempt.progress) == {"fraction": 0.5, "note": "half"}
+        ((kept,),) = house.sql("select checkpoint::text from rota.run")
+        again = attempt_of("steps", begun=begun)
+        again.checkpoint = kept
+        assert json.loads((await found.run(again)).result) == {"page": 1}
 
 
 async def test_who_was_superseded_says_so(house, store_url):
@@ -286,7 +309,7 @@ async def test_who_was_superseded_says_so(house, store_url):
     attempt = attempt_of("effect", begun=replace(begun, fence=begun.fence + 1), key="k")
     async with pool(store_url) as found:
         with pytest.raises(Exception, match="was taken from attempt") as caught:
-            await found.run(attempt, None)
+            await found.run(attempt)
     assert judge(attempt, None, caught.value, 0.5) == Verdict("superseded")
     assert effects(house) == 0
 
@@ -339,9 +362,7 @@ def test_a_worker_runs_isolated_handlers_beside_others(members, tmp_path):
     members.until(
         "the death of what hangs", lambda: members.value("select count(*) from rota.dead where job_id = %s", late)
     )
-    reason = (
-        "1 attempts failed, the last with TimeoutError: it ran longer than its timeout of 1 s, its process was killed"
-    )
+    reason = "1 attempts failed, the last with TimeoutError: attempt 1 did not end within its timeout of 1 s: its process was killed"
     assert members.value("select reason from rota.dead") == reason
     assert gone(*members.pids(tmp_path / "told"))
 
@@ -353,6 +374,15 @@ def test_what_hangs_is_gone_when_its_worker_is_killed(members, tmp_path):
     assert len(pids) == 4
     members.worker.kill()
     members.until("all to be gone", lambda: gone(*pids), bound=5)
+
+
+def test_a_cancel_of_what_runs_kills_it(members, tmp_path):
+    job = members.submit("hangs", way="C", told=str(tmp_path / "told"))
+    pids = members.pids(tmp_path / "told")
+    members.rota("cancel", job, "--running")
+    members.until("its end", lambda: members.ended(job))
+    assert members.ended(job)[0] == "cancelled"
+    assert gone(*pids)
 
 
 def test_a_drain_waits_for_what_ends_in_time_and_hands_back_what_does_not(members, tmp_path):
