@@ -58,6 +58,9 @@ LONG = {
     "no-dispatch-number": Case(Rules(faults=ALL, begin_asks_dispatch=False, redrives=1)),
 }
 WITHOUT = {
+    "stopped-and-handed-back": Case(
+        Rules(faults=("worker pauses", "release", "begin lost"), cancels=1, schedulers=1, handed_back="goes on"), "S8"
+    ),
     "1-state-and-recovery-fence": Case(
         Rules(faults=WORKER, ask_state=False, recovery_fence="keep", schedulers=1), "S2"
     ),

@@ -71,7 +71,7 @@ class Rules:
     live_claim: bool = True
     live_begin: bool = True
     begin_judges: bool = False
-    begin_cancels: bool = False
+    handed_back: Literal["cancelled", "goes on"] = "cancelled"  # what was asked to stop and is released or disowned
     poison: int = 0  # losses that make a run dead; 0 counts none, which is smaller (the code: LOSSES_LIMIT)
 
     # The world.
@@ -841,13 +841,22 @@ class _Next:
                 after = become(s, held=held)._replace(messages=drop(s.messages, m))
                 self.emit(f"{name} receives tick {m.tick}'s message (dispatch {m.dispatch})", after)
         if self.rules.disown:
-            known = {(x.tick, x.fence) for x in w.held if x.phase in "rf"}
-            for t, r in enumerate(s.runs):
-                if r and r.state == "r" and r.owner == w.id and (t, r.fence) not in known:
-                    row = r._replace(state="w", owner=0, fence=0, holder=0, ready=1)
-                    self.emit(f"{name} disowns tick {t}, which it does not hold", self.run(s, t, row))
+            self.disown(w)
         for x in set(w.held):
             _Hand(self, i, w, x).steps()
+
+    def disown(self, w: Worker) -> None:
+        """A worker hands back what it runs by the ledger alone."""
+        s, name = self.s, f"W{w.id}"
+        known = {(x.tick, x.fence) for x in w.held if x.phase in "rf"}
+        for t, r in enumerate(s.runs):
+            if r is None or r.state != "r" or r.owner != w.id or (t, r.fence) in known:
+                continue
+            if r.cancel and self.rules.handed_back == "cancelled":
+                self.emit(f"{name} disowns tick {t}, which shall stop", *self.over(s, t, "cancelled"))
+            else:
+                row = r._replace(state="w", owner=0, fence=0, holder=0, ready=1)
+                self.emit(f"{name} disowns tick {t}, which it does not hold", self.run(s, t, row))
 
 
 class _Hand:
@@ -899,13 +908,11 @@ class _Hand:
             "begin late", f"{name} loses the answer of its begin of tick {t}", s._replace(late=add(s.late, late))
         )
         row = around.begun(r, self.w.id)
-        if row and r.cancel and self.rules.begin_cancels:
-            after, bad = around.over(self.left(s), t, "cancelled")
-            around.emit(f"{name} begins tick {t}, which shall stop: cancelled", after, bad)
-        elif row:
+        if row:
             after = around.run(s, t, row)
             label = f"{name} begins tick {t} (fence {row.fence})"
-            around.emit(label, self.left(after, x._replace(phase="r", fence=row.fence)))
+            bad = "S8 a run that was asked to stop begins again" if r.cancel else None
+            around.emit(label, self.left(after, x._replace(phase="r", fence=row.fence)), bad)
             around.fault("begin lost", f"{label}, the answer is lost", after)
         elif self.w.id in s.live or not self.rules.live_begin:  # else it is refused, and joins anew
             around.emit(f"{name} begins tick {t}: not now: defers it", self.left(s, x._replace(phase="d")))
@@ -936,7 +943,9 @@ class _Hand:
             f"{name} loses the connection in its retry of tick {t} (fence {fence})",
             self.left(failed, again)._replace(late=late),
         )
-        if around.mine(r, fence) and x.here:
+        if r and r.cancel and self.rules.handed_back == "cancelled":
+            pass  # its release is refused, and it stops as above
+        elif around.mine(r, fence) and x.here:
             row = r._replace(state="w", owner=0, fence=0, holder=0)
             after = around.run(self.left(s), t, row)
             after = after._replace(messages=add(s.messages, Message(t, x.dispatch, "Q")))

@@ -118,7 +118,9 @@ def test_every_way_to_an_end_leaves_its_row_and_no_message(outcomes, management,
     outcomes.until("one to wait", lambda: outcomes.state("cancelled while it waits") == "waiting")
     progress = "select progress->>'note' from rota.run where job_id = %s"
     outcomes.until("progress", lambda: outcomes.value(progress, outcomes.ids["waits"]) == "half-way")
-    for name in (name for name, (outcome, reason, _) in ENDS.items() if outcome == "cancelled" and "wrong customer" in reason):
+    for name in (
+        name for name, (outcome, reason, _) in ENDS.items() if outcome == "cancelled" and "wrong customer" in reason
+    ):
         outcomes.client.cancel(outcomes.ids[name], running=True, reason="wrong customer")
 
     # Three workers are lost one after the other, each to a run that its own queue has.
