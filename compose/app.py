@@ -149,6 +149,14 @@ def paged_effect(ctx: Context, key: str, pages: int, hold: float) -> None:
     effect(ctx, key)
 
 
+@app.handler(retry=quick, isolate="process", timeout="30s")
+def isolated_effect(ctx: Context, key: str, *, dies: bool = False) -> None:
+    """In a process of its own, which the first attempt may kill; no worker dies of it."""
+    if dies and ctx.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    effect(ctx, key)
+
+
 @app.handler
 def poison(ctx: Context, key: str, *, fixed: bool = False) -> None:
     """Kills its worker, until it is redriven with `fixed`."""

@@ -196,8 +196,8 @@ class Intake:
             await settler.expire()
         for job in missed:
             standing = standings[job.key]
-            same = standing.state == "waiting" and standing.dispatch == job.work.dispatch
-            if same and standing.losses >= HERD_LOSSES:
+            same = standing.dispatch == job.work.dispatch
+            if same and standing.due and standing.losses >= HERD_LOSSES:
                 self._alone.append(job)
                 self._wake.set()
             else:

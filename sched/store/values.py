@@ -132,6 +132,11 @@ class Standing:
     expired: bool = False
     seconds: float = 0.0
 
+    @property
+    def due(self) -> bool:
+        """Whether its time has come: what kept it from being begun is something else."""
+        return self.state == "waiting" or (self.state == "retrying" and self.seconds <= 0)
+
 
 @dataclass(frozen=True, slots=True)
 class End:

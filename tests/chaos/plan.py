@@ -150,9 +150,10 @@ HANDLERS = {
     "hanging_effect": 2,
     "ahanging_effect": 2,
     "paged_effect": 1,
+    "isolated_effect": 2,
 }
 """Shares of the handlers: at once, async, failing and then not, slow, without a transaction of Rota's, failing always, not
-now, past their timeout (as a thread and in the loop), long."""
+now, past their timeout (as a thread and in the loop), long, in a process of its own."""
 CANCELLED = 0.06
 """Share of the jobs that somebody cancels."""
 EXPIRING = 0.04
@@ -197,6 +198,8 @@ def _job(rng: random.Random, key: str, handler: str, hold: tuple[float, float] =
         args["hold"] = round(rng.uniform(*hold), 2)
     elif handler == "snoozing_effect":
         args["seconds"] = round(rng.uniform(0.5, 6), 2)
+    elif handler == "isolated_effect":
+        args["dies"] = rng.random() < 0.5
     elif handler == "paged_effect":
         args["pages"] = rng.randint(5, 20)
         args["hold"] = 1.0

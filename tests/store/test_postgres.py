@@ -192,3 +192,17 @@ def test_the_status_tells_what_died_last_and_how_many_where(house, monkeypatch):
     assert 5 <= view.last_death["age_s"] < 60
     assert {q["name"]: q["dead"] for q in view.queues} == {"mail": 3, "other": 1}
     assert (view.dead, view.estimated) == (5, ["queues.mail.dead"])
+
+
+async def test_a_connection_that_was_lost_while_nobody_used_it_costs_nothing(house):
+    """The server restarted: nothing was under way, so nothing is in doubt."""
+    one, other = house.store.link("one"), house.store.async_link("other")
+    one.run(house.store.queues())
+    await other.run(house.store.queues())
+    house.sql(
+        "select pg_terminate_backend(pid) from pg_stat_activity where application_name in ('rota one', 'rota other')"
+    )
+    one.run(house.store.queues())
+    await other.run(house.store.queues())
+    one.close()
+    await other.close()

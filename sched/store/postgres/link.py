@@ -148,11 +148,24 @@ class AsyncLink:
         raise AssertionError("unreachable")
 
     async def _once(self, txn: Transaction[T]) -> T:
-        connection = await self.connection()
-        await connection.execute(begin_text(txn), prepare=False)
+        connection = await self._begin(begin_text(txn))
         value = await drive_async(connection, txn.steps())
         await connection.execute("commit", prepare=False)
         return value
+
+    async def _begin(self, begin: sql.SQL) -> psycopg.AsyncConnection[Any]:
+        """Begins on the kept connection, or on another one if that was lost since it was used: nothing is in doubt yet."""
+        kept = self._connection is not None and not self._connection.closed
+        connection = await self.connection()
+        try:
+            await connection.execute(begin, prepare=False)
+        except psycopg.OperationalError:
+            if not kept:
+                raise
+            await self._drop()
+            connection = await self.connection()
+            await connection.execute(begin, prepare=False)
+        return connection
 
     async def connection(self) -> psycopg.AsyncConnection[Any]:
         """The open connection."""
@@ -190,12 +203,12 @@ class AsyncLink:
 
 
 class Link:
-    """The synchronous twin: for heartbeat threads, the client, and the caller's own connection."""
+    """The synchronous twin: for heartbeat threads and the client."""
 
-    def __init__(self, url: str, purpose: str, connection: psycopg.Connection[Any] | None = None) -> None:
+    def __init__(self, url: str, purpose: str) -> None:
         self._url = url
         self._purpose = purpose
-        self._connection = connection
+        self._connection: psycopg.Connection[Any] | None = None
 
     def run(self, txn: Transaction[T]) -> T:
         """Runs one transaction; Unreachable means that its outcome is unknown."""
@@ -217,11 +230,24 @@ class Link:
         raise AssertionError("unreachable")
 
     def _once(self, txn: Transaction[T]) -> T:
-        connection = self.connection()
-        connection.execute(begin_text(txn), prepare=False)
+        connection = self._begin(begin_text(txn))
         value = drive(connection, txn.steps())
         connection.execute("commit", prepare=False)
         return value
+
+    def _begin(self, begin: sql.SQL) -> psycopg.Connection[Any]:
+        """Begins on the kept connection, or on another one if that was lost since it was used: nothing is in doubt yet."""
+        kept = self._connection is not None and not self._connection.closed
+        connection = self.connection()
+        try:
+            connection.execute(begin, prepare=False)
+        except psycopg.OperationalError:
+            if not kept:
+                raise
+            self.close()
+            connection = self.connection()
+            connection.execute(begin, prepare=False)
+        return connection
 
     def connection(self) -> psycopg.Connection[Any]:
         """The open connection."""

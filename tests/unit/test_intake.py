@@ -1,0 +1,75 @@
+"""What becomes of deliveries that the ledger does not give."""
+
+from types import SimpleNamespace
+
+import pytest
+from rota.sched.stats import Stats
+from rota.sched.store.values import Begun, Standing
+from rota.workers.intake import Intake
+from rota.workers.settle import Settler
+
+from tests.unit.conftest import AnyStore, RecordingConsumer, ScriptedLink, SilentPublisher, a_delivered_attempt
+
+
+class Bench:
+    """An intake with one delivery in it, of a run that has lost two workers."""
+
+    def __init__(self, state, seconds):
+        self.job = a_delivered_attempt().job
+        self.publisher = SilentPublisher()
+        self.alone, self.started = [], []
+        self.link = ScriptedLink(look={self.job.key: Standing(self.job.key, state, 1, losses=2, seconds=seconds)})
+        self.link.answers["begin"] = lambda *_: []
+        consumer = RecordingConsumer()
+        handler = SimpleNamespace(is_async=False)
+        self.intake = Intake(
+            self,
+            self.link,
+            consumer,
+            self.publisher,
+            {"work": handler},
+            member=1,
+            trust=SimpleNamespace(held=True),
+            concurrency=4,
+            unknown_after=3600.0,
+            started=lambda attempt, _: self.started.append(attempt),
+        )
+        self.settler = Settler(
+            AnyStore(),
+            self.link,
+            self.publisher,
+            consumer,
+            lease=15.0,
+            again=self.intake.put,
+            over=self.intake.over,
+            stats=Stats(),
+        )
+        self.intake.put(self.job)
+
+    def begin(self, *args, alone):
+        """The store's: what has lost two workers is begun alone."""
+        self.alone.append(alone)
+        if alone:
+            begun = Begun(self.job.key, 7, 1, 2, 0, "{}", 0.0, 0.0)
+            self.link.answers["begin"] = lambda *_: [begun]
+        return "begin", args
+
+    def __getattr__(self, name):
+        return lambda *args: (name, args)
+
+
+@pytest.mark.parametrize(("state", "seconds"), [("waiting", 0.0), ("retrying", 0.0), ("retrying", -90.0)])
+async def test_a_run_that_lost_two_workers_is_begun_alone_also_as_a_retry(state, seconds):
+    bench = Bench(state, seconds)
+    await bench.intake._round(bench.settler)
+    await bench.intake._round(bench.settler)
+    assert bench.alone == [False, True]
+    assert [attempt.job for attempt in bench.started] == [bench.job]
+
+
+async def test_one_whose_retry_is_not_due_waits_for_it():
+    bench = Bench("retrying", 30.0)
+    await bench.intake._round(bench.settler)
+    assert bench.intake.waiting == 0
+    assert bench.started == []
+    assert len(bench.publisher.published) == 1
