@@ -21,11 +21,14 @@ SHARED = "sched/store/postgres/text.py"
 SETTLE = "workers/settle.py"
 SERVICE = "workers/service.py"
 CONTEXT = "workers/context.py"
+CHILD = "workers/child.py"
+ISOLATED = "workers/isolated.py"
 
 CONFORMANCE = "tests/store/test_conformance.py::"
 POSTGRES = "tests/store/test_postgres.py::"
 MACHINE = "tests/store/test_machine.py"
 HANDLERS = "tests/store/test_context.py::"
+PROCESSES = "tests/integration/test_isolated.py::"
 INGEST = "tests/integration/test_ingest.py::"
 UNIT_SETTLE = "tests/unit/test_settle.py::"
 UNIT_DISPATCH = "tests/unit/test_dispatch.py::"
@@ -515,5 +518,23 @@ MUTATIONS = (
         0,
         (Edit(SHARED, "when jsonb_array_length({errors}) >= {KEPT}", "when jsonb_array_length({errors}) >= 1000000"),),
         (CONFORMANCE + "test_the_first_error_and_the_latest_are_kept",),
+    ),
+    Mutation(
+        "what-a-handler-started-outlives-it",
+        0,
+        (Edit(ISOLATED, "            os.killpg(self._pid, signal.SIGKILL)\n", ""),),
+        (PROCESSES + "test_the_timeout_kills_whatever_a_handler_does_and_what_it_has_started",),
+    ),
+    Mutation(
+        "commits-of-processes-are-not-told",
+        0,
+        (Edit(CHILD, '("completed", "progress")', '("progress",)'),),
+        (PROCESSES + "test_the_worker_knows_whether_a_process_that_died_had_committed",),
+    ),
+    Mutation(
+        "forks-hold-the-connection",
+        0,
+        (Edit(CHILD, "    os.close(connection.detach())\n", ""),),
+        (PROCESSES + "test_a_process_that_dies_by_itself_is_an_error_that_says_how",),
     ),
 )
