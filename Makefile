@@ -11,6 +11,9 @@ WORKERS ?= 2
 CASES ?=
 # of the mutations, by name; all of them by default
 MUTANTS ?=
+# the name of a measurement in bench/, else run, and its options
+BENCH ?=
+BENCH_NAME := $(if $(wildcard bench/$(firstword $(BENCH)).py),$(firstword $(BENCH)),run)
 
 .DEFAULT_GOAL := help
 .PHONY: help python setup up down demo chaos test test-rabbitmq4 model mutants bench lint view format clean
@@ -51,8 +54,8 @@ model: python ## walk all orders of the protocol's steps (CASES="..." for other 
 mutants: setup ## break the code in known ways, one after the other: the tests must notice each (MUTANTS="names")
 	@$(SERVICES) run -- $(VENV)/python tests/mutants/run.py $(MUTANTS)
 
-bench: setup ## the measurements of docs and design, as JSON lines
-	@$(SERVICES) run -- $(VENV)/python bench/run.py $(BENCH)
+bench: setup ## the measurements of docs and design, as JSON lines (BENCH="redrive --runs 20000" for bench/redrive.py)
+	@$(SERVICES) run -- $(VENV)/python bench/$(BENCH_NAME).py $(filter-out $(BENCH_NAME),$(BENCH))
 
 lint: setup view ## ruff, mypy and the import contracts
 	@$(VENV)/ruff check .

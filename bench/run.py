@@ -5,6 +5,7 @@ compare lines of one run, not of several: machines are shared and noisy.
 
     make bench                          20,000 jobs
     make bench BENCH="--jobs 60000"     as many as you like
+    make bench BENCH=redrive            another measurement, bench/redrive.py
 """
 
 from __future__ import annotations
@@ -85,6 +86,22 @@ class Bench:
         raise SystemExit(f"bench: {sql} did not reach {target} within {PATIENCE:.0f} s")
 
 
+@contextmanager
+def opened() -> Iterator[Bench]:
+    """A bench on the servers of the environment; it is taken down afterwards."""
+    server, broker = os.environ["ROTA_TEST_STORE"], os.environ["ROTA_TEST_BROKER"]
+    management = Management(broker, os.environ.get("ROTA_TEST_BROKER_MANAGEMENT", ""))
+    drop_database(server, NAME)
+    management.delete_vhost(NAME)
+    bench = Bench(create_database(server, NAME), management.create_vhost(NAME))
+    try:
+        yield bench
+    finally:
+        bench.db.close()
+        drop_database(server, NAME)
+        management.delete_vhost(NAME)
+
+
 def tell(what: str, jobs: int, rate: float) -> None:
     """One line."""
     print(json.dumps({"bench": what, "jobs": jobs, "per_s": round(rate)}), flush=True)
@@ -106,22 +123,13 @@ def measure(bench: Bench, jobs: int, concurrency: str) -> None:
 
 
 def main() -> None:
-    """Parses, prepares, measures, cleans up."""
+    """Parses and measures."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--jobs", type=int, default=20_000)
     arguments.add_argument("--concurrency", default="16")
     options = arguments.parse_args()
-    server, broker = os.environ["ROTA_TEST_STORE"], os.environ["ROTA_TEST_BROKER"]
-    management = Management(broker, os.environ.get("ROTA_TEST_BROKER_MANAGEMENT", ""))
-    drop_database(server, NAME)
-    management.delete_vhost(NAME)
-    bench = Bench(create_database(server, NAME), management.create_vhost(NAME))
-    try:
+    with opened() as bench:
         measure(bench, options.jobs, options.concurrency)
-    finally:
-        bench.db.close()
-        drop_database(server, NAME)
-        management.delete_vhost(NAME)
 
 
 if __name__ == "__main__":

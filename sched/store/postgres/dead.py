@@ -66,20 +66,18 @@ _LOCKED = """locked as materialized (
 )"""
 
 
+# `in` is looked up in a hash table; joins of these results, whose sizes the planner does not know, are loops in loops.
 def _told(taken: str, *, alive: str = "alive", ready_until: str = "null::timestamptz") -> str:
     """One row for each run that fits, with what became of it, and one for the last that was looked at."""
     return f"""
 select f.job_id::text, {tick("f.scheduled_for")}, case
-    when t.job_id is not null then 'taken'
+    when (f.job_id, f.scheduled_for) in (select job_id, scheduled_for from {taken}) then 'taken'
     when f.fate <> 'dead' then f.fate
-    when c.job_id is null then 'more'
-    when k.job_id is null then 'elsewhere'
-    else '{alive}' end,
+    when (f.job_id, f.scheduled_for) in (select job_id, scheduled_for from locked) then '{alive}'
+    when (f.job_id, f.scheduled_for) in (select job_id, scheduled_for from chosen) then 'elsewhere'
+    else 'more' end,
   f.died_at, null::timestamptz, 0
 from fitting f
-left join chosen c using (job_id, scheduled_for)
-left join locked k using (job_id, scheduled_for)
-left join {taken} t using (job_id, scheduled_for)
 union all
 (select job_id::text, {tick("scheduled_for")}, 'end', died_at, {ready_until}, (select count(*) from looked)
  from looked order by died_at desc, job_id desc, scheduled_for desc limit 1)
