@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import psycopg
 import sqlalchemy as sa
-from rota import App, Context, Retry
+from rota import App, Context, NoRetry, Retry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,3 +144,20 @@ def hangs_in_c(ctx: Context, key: str) -> None:
     """The first execution is busy in C code that never lets another thread of its process run."""
     if see(ctx, key) == 1:
         re.match(r"(a*)*b", "a" * 64)
+
+
+@app.handler
+def mends(ctx: Context, key: str) -> None:
+    """Fails for good until the test has opened the gate "mended"; then one effect."""
+    if not (Path(os.environ["FIELD_GATES"]) / "mended").exists():
+        raise NoRetry("not mended")
+    with ctx.transaction() as connection:
+        insert(connection, ctx, key)
+
+
+@app.handler
+def ends_and_dies(ctx: Context, key: str) -> None:
+    """One effect, and then its process is killed: after the end is written and before anything else."""
+    with ctx.transaction() as connection:
+        insert(connection, ctx, key)
+    die()

@@ -6,6 +6,7 @@ import subprocess
 
 import psycopg
 import pytest
+from rota import Client
 from rota.cli.main import app
 from rota.sched.store import open_store
 from rota.sched.store.values import HandlerRow
@@ -199,6 +200,25 @@ def test_a_redrive_that_is_interrupted_says_how_many_were_done_and_the_same_comm
     assert 0 < done["redriven"] < 3000
     assert f"interrupted: {done['redriven']} redriven" in told
     assert counts(rota("redrive", "--all", "--json"))["redriven"] == 3000 - done["redriven"]
+
+
+def test_what_dies_while_a_redrive_is_under_way_is_not_taken_by_it(rota, dead, store_url):
+    """Else a run that fails at once would go round as long as the command does."""
+    dead(600)
+    with Client.open(store_url) as client:
+        done = client.redrive(everything=True, progress=lambda *_: dead(1))
+        assert (len(done), done.more) == (600, False)
+    assert "2 runs redriven" in rota("redrive", "--all").output
+
+
+def test_what_progress_raises_ends_a_redrive_between_two_portions(rota, dead, store_url):
+    def stop(batch, total):
+        raise LookupError(f"{len(batch.taken)} of {total}")
+
+    dead(600)
+    with Client.open(store_url) as client, pytest.raises(LookupError, match="500 of 600"):
+        client.redrive(queue="mail", progress=stop)
+    assert "100 runs redriven" in rota("redrive", "--all").output
 
 
 def test_a_store_without_schema_exits_3_and_migrate_mends_it(empty_store_url):

@@ -4,6 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rota.sched.ids import new_job_id
+from rota.sched.model import Dispatch
 from rota.sched.scheduler.lanes import START, TRAIL, LaneBook
 from rota.sched.store.values import Claimed, Served
 
@@ -100,3 +102,22 @@ def test_an_overload_starves_no_lane(parts, queues, limit, per_lane):
             left -= rows
         book.claimed(lanes, claimed(*served), limit, per_lane)
     assert len(seen) == len(book)
+
+
+def ready(*parts):
+    """Runs of these partitions."""
+    return [
+        Dispatch(n, f"{new_job_id()[:-2]}{part:02x}", "", "mail", "send", None, None) for n, part in enumerate(parts)
+    ]
+
+
+def test_a_full_look_at_ready_runs_makes_the_next_start_behind_the_partition_served_last():
+    book = a_book(parts=(3, 5, 7))
+    book.readied(book.walk_parts(), ready(3, 3, 5), 3)
+    assert book.walk_parts() == [7, 3, 5]
+    book.readied(book.walk_parts(), ready(7), 3)
+    assert book.walk_parts() == [7, 3, 5]
+    book.readied(book.walk_parts(), ready(7, 3, 5), 3)
+    assert book.walk_parts() == [7, 3, 5]
+    book.set((5, 3), ["mail"])
+    assert book.walk_parts() == [5, 3]
