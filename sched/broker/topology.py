@@ -45,8 +45,9 @@ WORK_PREFIX = "rota.q."
 DELAY_PREFIX = "rota.delay.v1."
 RUNGS = 18
 DELAY_DUE = DELAY_PREFIX + "due"
-MAX_DELAY: int = 2**RUNGS - 1
-"""The longest delay of the ladder in seconds, about 72 hours; what is longer waits in the store."""
+MAX_DELAY: int = 2 ** (RUNGS - 1)
+"""The longest delay of the ladder in seconds, about 36 hours: one hop, through the top rung. No rounding up of a shorter
+one leads beyond it. What is longer waits in the store."""
 DELAY_BITS = 6
 """How many of its highest bits a delay keeps: it is rounded up by at most 1/32 and passes at most six rungs."""
 DELIVERY_LIMIT = 1_000_000
@@ -118,8 +119,7 @@ def delay_seconds(seconds: float) -> int:
     """The delay that the ladder gives for one of `seconds`, in whole seconds and at least 1.
 
     It is rounded up to its six highest bits: never shorter and less than 1/32 longer than the whole seconds asked
-    for. Over 258,048 s (71.7 h), where that would leave the ladder, it is MAX_DELAY, which passes every rung.
-    Raises UsageError over MAX_DELAY and for what is no finite number.
+    for. Raises UsageError over MAX_DELAY and for what is no finite number.
     """
     if not math.isfinite(seconds) or seconds > MAX_DELAY:
         raise UsageError(
@@ -128,7 +128,7 @@ def delay_seconds(seconds: float) -> int:
         )
     whole = max(1, math.ceil(seconds))
     unit = 1 << max(0, whole.bit_length() - DELAY_BITS)
-    return int(min(-(-whole // unit) * unit, MAX_DELAY))
+    return -(-whole // unit) * unit
 
 
 def delay_route(seconds: float, queue: str) -> tuple[str, str]:

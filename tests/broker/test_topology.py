@@ -55,8 +55,8 @@ def walk(exchange: str, key: str) -> tuple[int, list[str]]:
 def test_a_delay_is_never_early_and_at_most_a_32nd_late(seconds):
     given_delay, whole = delay_seconds(seconds), max(1, math.ceil(seconds))
     assert seconds <= given_delay <= MAX_DELAY
-    assert given_delay - whole <= whole / 32
-    assert given_delay.bit_count() <= DELAY_BITS or given_delay == MAX_DELAY
+    assert given_delay - whole < whole / 32
+    assert given_delay.bit_count() <= DELAY_BITS
 
 
 @given(DELAYS)
@@ -71,6 +71,11 @@ def test_the_route_through_the_ladder_waits_that_long_in_few_rungs(seconds):
 def test_a_delay_that_does_not_fit_is_refused(seconds):
     with pytest.raises(UsageError, match="does not fit the delay ladder"):
         delay_route(seconds, "mail")
+
+
+def test_the_longest_delay_passes_the_top_rung_only():
+    assert walk(*delay_route(MAX_DELAY, "mail")) == (MAX_DELAY, [topology.rung(RUNGS - 1)])
+    assert delay_seconds(MAX_DELAY - 1) == MAX_DELAY
 
 
 def test_a_past_delay_waits_on_the_lowest_rung():
