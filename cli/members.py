@@ -23,6 +23,15 @@ Lease = Annotated[
 ]
 Beat = Annotated[str | None, typer.Option("--beat", metavar="D", help="Time between heartbeats, default 5s.")]
 
+AckTimeout = Annotated[
+    str | None,
+    typer.Option(
+        "--ack-timeout",
+        metavar="D",
+        help="RabbitMQ's consumer_timeout; no delivery is held longer than a third of it, default 30m.",
+    ),
+]
+
 
 def migrate(
     store: common.Store = None,
@@ -61,6 +70,7 @@ def scheduler(
         typer.Option(metavar="D", help="A message not begun for so long may be lost: looked after, default 120s."),
     ] = None,
     history_days: Annotated[int | None, typer.Option(help="Days that ended runs are kept, default 30.")] = None,
+    ack_timeout: AckTimeout = None,
     drain_timeout: Drain = None,
     log_level: Level = None,
     *,
@@ -76,6 +86,7 @@ def scheduler(
         confirm_window=confirm_window,
         reconcile_after=reconcile_after,
         history_days=history_days,
+        ack_timeout=ack_timeout,
         drain_timeout=drain_timeout,
         log_level=log_level,
     )
@@ -100,6 +111,7 @@ def worker(
     ] = None,
     lease: Lease = None,
     beat: Beat = None,
+    ack_timeout: AckTimeout = None,
     drain_timeout: Drain = None,
     log_level: Level = None,
     *,
@@ -116,6 +128,7 @@ def worker(
         prefetch=prefetch,
         lease=lease,
         beat=beat,
+        ack_timeout=ack_timeout,
         drain_timeout=drain_timeout,
         log_level=log_level,
     )

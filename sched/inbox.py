@@ -2,13 +2,15 @@
 
 Batches form by themselves: while one is being worked on, what arrives becomes the next. Nothing is acknowledged before
 the store has committed; while the store is away, deliveries are held (the prefetch bounds them) and the batch is tried
-again. When the broker's channel ends, the broker has given them to somebody else: the batch is void and let go.
+again, but not for so long that the broker's ack timeout would strike: then all go back to the queue, and come again.
+When the broker's channel ends, the broker has given them to somebody else: the batch is void and let go.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 from rota.sched.broker.messages import Outgoing, Publish
@@ -37,11 +39,14 @@ ERROR_LIMIT = 500
 
 
 class Void(RotaError):  # noqa: N818 - nothing went wrong
-    """The deliveries belong to somebody else by now."""
+    """The deliveries belong to somebody else by now, or shall."""
 
 
 class Inbox:
-    """Consumes one queue and hands batches to `flush`, one at a time. Belongs to the event loop."""
+    """Consumes one queue and hands batches to `flush`, one at a time. Belongs to the event loop.
+
+    While the store is away no delivery is held longer than `longest_hold` seconds.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the words of the request
         self,
@@ -50,14 +55,15 @@ class Inbox:
         consumer: BrokerConsumer,
         publisher: BrokerPublisher,
         flush: Callable[[list[Delivery]], Awaitable[None]],
-        prefetch: int = BATCH,
+        longest_hold: float,
     ) -> None:
         self._queue = queue
         self._link = link
         self._consumer = consumer
         self._publisher = publisher
         self._flush = flush
-        self._prefetch = prefetch
+        self._longest_hold = longest_hold
+        self._began = 0.0
         self._waiting: list[Delivery] = []
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -68,7 +74,7 @@ class Inbox:
     async def start(self) -> None:
         """Begins to consume, now or when the consumer is up."""
         self._task = asyncio.create_task(self._run(), name=f"inbox {self._queue}")
-        await self._consumer.consume(self._queue, self._prefetch, self._receive)
+        await self._consumer.consume(self._queue, BATCH, self._receive)
 
     async def stop(self) -> None:
         """Ends it in bounded time: what is not settled by then goes back to the queue when the consumer closes."""
@@ -91,7 +97,8 @@ class Inbox:
     async def patiently(self, attempt: Callable[[bool], Transaction[T]], delivery: Delivery) -> T:
         """Runs a transaction until the store answers. `attempt` is told whether it is a repetition.
 
-        Raises Void when the epoch of `delivery` has ended meanwhile, and what the store raises but Unreachable.
+        Raises Void when the epoch of `delivery` has ended meanwhile or its batch has been held for too long, and what the
+        store raises but Unreachable.
         """
         backoff, repeated = Backoff(), False
         while True:
@@ -102,6 +109,9 @@ class Inbox:
                     log.warning("%s: holding what has come; %s", self._queue, error)
                 repeated = True
             await self._pause(backoff, delivery)
+            # What came while the batch before was worked on has waited already: half for waiting, half for this.
+            if time.monotonic() - self._began > self._longest_hold / 2:
+                raise Void("the store has been away for too long")
 
     async def park(self, delivery: Delivery, reason: str) -> None:
         """Puts a copy into `rota.parked` with the reason, confirmed. The delivery itself is not settled."""
@@ -158,13 +168,21 @@ class Inbox:
         return batch
 
     async def _work(self, batch: list[Delivery]) -> None:
+        self._began = time.monotonic()
         try:
-            await self._quietly(self._flush(batch))
+            await self._flush(batch)
+        except Void as error:
+            log.debug("%s: %s", self._queue, error)
+            self._give_back(batch)
         except Exception:
             log.exception("%s: a batch of %s failed; it goes back to the queue", self._queue, len(batch))
             await asyncio.sleep(1.0)  # a fault of ours must not become a storm of redeliveries
-            for delivery in batch:
-                self._consumer.nack(delivery)
+            self._give_back(batch)
+
+    def _give_back(self, deliveries: list[Delivery]) -> None:
+        """To the queue what is ours still: what is void or settled the consumer leaves alone."""
+        for delivery in deliveries:
+            self._consumer.nack(delivery)
 
 
 def parked(delivery: Delivery, reason: str) -> Outgoing:

@@ -34,10 +34,18 @@ log = logging.getLogger(__name__)
 class Ingest:
     """Consumes `rota.submit` in a scheduler process. `counters` tells what it did."""
 
-    def __init__(self, store: Store, link: AsyncLink, consumer: BrokerConsumer, publisher: BrokerPublisher) -> None:
+    def __init__(
+        self,
+        store: Store,
+        link: AsyncLink,
+        consumer: BrokerConsumer,
+        publisher: BrokerPublisher,
+        *,
+        longest_hold: float,
+    ) -> None:
         self._store = store
         self._consumer = consumer
-        self._inbox = Inbox(SUBMIT, link, consumer, publisher, self._flush)
+        self._inbox = Inbox(SUBMIT, link, consumer, publisher, self._flush, longest_hold)
         self.counters = {"commands": 0, "stored": 0, "duplicate": 0, "cancelled": 0, "redriven": 0, "refused": 0}
 
     async def start(self) -> None:

@@ -13,7 +13,7 @@ from rota.sched.urls import mask
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_DURATIONS = ("lease", "beat", "drain_timeout", "reconcile_after", "unknown_after")
+_DURATIONS = ("lease", "beat", "drain_timeout", "reconcile_after", "unknown_after", "ack_timeout")
 _NUMBERS = {
     "concurrency": (1, 10_000),
     "processes": (1, 256),
@@ -22,6 +22,8 @@ _NUMBERS = {
     "confirm_window": (1, 100_000),
     "history_days": (1, 36_500),
 }
+SHORTEST_ACK_TIMEOUT = 6.0
+"""Seconds: the delay ladder knows whole seconds, and deliveries change hands three times in an ack timeout."""
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -45,6 +47,7 @@ class Settings:
     drain_timeout: float = 30.0
     reconcile_after: float = 120.0
     unknown_after: float = 3600.0
+    ack_timeout: float = 1800.0
     batch: int = 500
     confirm_window: int = 2000
     history_days: int = 30
@@ -58,6 +61,11 @@ class Settings:
                 raise UsageError(
                     f"{_variable(name)} is {getattr(self, name):g} s: messages take their time, give 1 s or more"
                 )
+        if self.ack_timeout < SHORTEST_ACK_TIMEOUT:
+            raise UsageError(
+                f"ROTA_ACK_TIMEOUT is {self.ack_timeout:g} s: it is the broker's `consumer_timeout`, which has to be "
+                f"{SHORTEST_ACK_TIMEOUT:g} s or more; RabbitMQ's default is 30m"
+            )
         for name, (low, high) in _NUMBERS.items():
             object.__setattr__(self, name, _number(name, getattr(self, name), low, high))
         if isinstance(self.queues, str):
@@ -71,6 +79,14 @@ class Settings:
                 f"ROTA_BEAT is {self.beat:g} s and ROTA_LEASE {self.lease:g} s: a heartbeat must come more than twice "
                 f"in a lease, or the living are taken for dead; set ROTA_BEAT between 0 and {self.lease / 2:g} s"
             )
+
+    @property
+    def longest_hold(self) -> float:
+        """Seconds that no delivery, begun or not, is held longer: a third of the broker's ack timeout.
+
+        It leaves time for what may hold up the giving back, and the broker looks only now and then.
+        """
+        return self.ack_timeout / 3
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str], **overrides: Any) -> Settings:

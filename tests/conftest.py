@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT / "compose"))
 from servers import Missing, NotReady, PgBouncer, Postgres, RabbitMQ, Services  # noqa: E402 - found by the line above
 from servers.databases import create_database, drop_database  # noqa: E402
 from servers.management import Management  # noqa: E402
+from servers.rabbitmq4 import RabbitMQ4  # noqa: E402
 from servers.services import Urls  # noqa: E402
 
 ASYNC_BOUND = 120.0  # seconds: a coroutine test that takes longer hangs
@@ -194,9 +195,18 @@ def make_postgres(tmp_path: Path) -> Iterator[Callable[..., Postgres]]:
 
 
 @pytest.fixture
-def make_rabbitmq(tmp_path: Path) -> Iterator[Callable[..., RabbitMQ]]:
+def make_rabbitmq(services: Urls, tmp_path: Path) -> Iterator[Callable[..., RabbitMQ]]:
     """Starts RabbitMQ nodes that belong to this test; takes the arguments of `RabbitMQ` but the folder."""
-    yield from own(RabbitMQ, tmp_path)
+    yield from own_rabbitmq(services, tmp_path)
+
+
+def own_rabbitmq(services: Urls, folder: Path) -> Iterator[Callable[..., RabbitMQ]]:
+    """The same for fixtures of another scope. Under `make test-rabbitmq4` they are nodes of 4.x, too."""
+    shared = Services(ROOT).rabbitmq4
+    if shared.running and services.broker == shared.url:
+        yield from own(lambda path, **options: RabbitMQ4(shared.root, path.name, **options), folder)
+    else:
+        yield from own(RabbitMQ, folder)
 
 
 @pytest.fixture
@@ -205,7 +215,7 @@ def make_pgbouncer(tmp_path: Path) -> Iterator[Callable[..., PgBouncer]]:
     yield from own(PgBouncer, tmp_path)
 
 
-def own(kind: type[Postgres] | type[RabbitMQ] | type[PgBouncer], folder: Path) -> Iterator[Callable[..., Any]]:
+def own(kind: Callable[..., Postgres | RabbitMQ | PgBouncer], folder: Path) -> Iterator[Callable[..., Any]]:
     """What the fixtures above are made of, for fixtures of another scope."""
     with contextlib.ExitStack() as stack:
 

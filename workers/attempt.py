@@ -32,7 +32,7 @@ _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A delivery with its parsed message. `delivery` is None where a guard copy has taken its place."""
+    """A delivery with its parsed message. `delivery` is None where a copy has taken its place, `guarded` if one shall."""
 
     delivery: Delivery | None
     work: Work
@@ -40,6 +40,7 @@ class Job:
     queue: str
     arrived: float
     body: bytes
+    guarded: bool = False
 
 
 @dataclass(eq=False, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,8 @@ _BATCH = 500
 _RECENT = 0.05
 UNKNOWN_SECONDS = 60.0
 """How long the message of a handler that this worker does not have is set aside, at most."""
+PARK_AGAIN_SECONDS = 1.0
+"""How long a message that could not be parked is kept before it goes back to its queue."""
 HERD_LOSSES = 2
 """From so many losses on a run is begun alone."""
 
@@ -138,7 +141,7 @@ class Intake:
         alone = bool(self._alone)
         source = self._alone if alone else self._inbox
         batch = [source.popleft() for _ in range(min(self.room(), len(source)))]
-        batch = [job for job in batch if self._current(job)]
+        batch = [job for job in batch if self.holds(job)]
         known = [job for job in batch if job.work.handler in self._handlers]
         aside: list[Job] = []
         try:
@@ -156,7 +159,7 @@ class Intake:
             (self._alone if alone else self._inbox).extendleft(reversed(unsettled))
             raise
 
-    def _current(self, job: Job) -> bool:
+    def holds(self, job: Job) -> bool:
         """Whether the broker still counts the delivery as ours; if not it comes again."""
         return job.delivery is None or job.delivery.epoch == self._consumer.epoch
 
@@ -227,22 +230,17 @@ class Intake:
     def _parked(self, delivery: Delivery, stored: bool) -> None:  # noqa: FBT001 - the outcome
         if stored:
             self._consumer.ack(delivery)
-        else:
-            self._consumer.nack(delivery)
+        else:  # it comes again at once: where nothing can be parked, that must not become a storm
+            asyncio.get_running_loop().call_later(PARK_AGAIN_SECONDS, self._consumer.nack, delivery)
 
     def give_back(self) -> None:
         """What has not begun goes back to its queue."""
+        self.give_back_old(math.inf)
+
+    def give_back_old(self, before: float) -> None:
+        """What arrived before that instant (monotonic) goes back: the broker's ack timeout counts it too."""
         for source in (self._inbox, self._alone):
-            while source:
-                job = source.popleft()
+            for job in [job for job in source if job.arrived < before]:
+                source.remove(job)
                 if job.delivery is not None:
                     self._consumer.nack(job.delivery)
-
-    def give_back_old(self, seconds: float) -> None:
-        """What has waited longer than `seconds` goes back: the broker's ack timeout counts it too."""
-        before = time.monotonic() - seconds
-        old = [job for job in self._inbox if job.arrived < before]
-        for job in old:
-            self._inbox.remove(job)
-            if job.delivery is not None:
-                self._consumer.nack(job.delivery)

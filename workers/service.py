@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GUARD_SECONDS = 600.0
-"""No delivery is held longer: a third of the broker's ack timeout of 30 minutes."""
+GUARD_SECONDS = 10.0
+"""How often deliveries are looked at that are held for long; more often where the broker's ack timeout is short."""
 LAST_WORDS_SECONDS = 2.0
 """How long a membership that ends tries to write what has ended in it."""
 HAND_BACK_SECONDS = 3.0
@@ -216,7 +216,7 @@ class Worker:
                 self._compare_when_told(member),
                 every(1.0, self._overdue),
                 every(min(600.0, settings.unknown_after / 3), self._announce),
-                every(10.0, self._guard),
+                every(self._guard_pause, self._guard),
             )
             if stop.is_set():
                 await self._drain(intake, settler, executor)
@@ -310,24 +310,30 @@ class Worker:
             except (Unreachable, StoreFault) as error:
                 log.warning("comparing with the ledger: %s", error)
 
+    @property
+    def _guard_pause(self) -> float:
+        return min(GUARD_SECONDS, self._settings.longest_hold / 4)
+
     async def _guard(self) -> None:
         """Replaces deliveries that are held for long by copies in the delay ladder; gives unbegun ones back.
 
-        And sees that the broker still knows that we consume.
+        What would be held for too long by the next look is old now. And sees that the broker still knows that we consume.
         """
         intake, settler = self._intake, self._settler
         assert intake is not None
         assert settler is not None
-        intake.give_back_old(GUARD_SECONDS)
+        longest = self._settings.longest_hold
+        before = time.monotonic() - (longest - self._guard_pause)
+        intake.give_back_old(before)
+        for attempt in list(intake.running.values()):
+            job = attempt.job
+            if job.delivery is not None and job.arrived < before and intake.holds(job) and not job.guarded:
+                settler.defer(job, longest)
+                job.guarded = True  # once: the settler publishes again what is not confirmed
         try:
             await self._consumer.check()
         except Unreachable as error:
             log.info("consumers were not looked at: %s", error)
-        before = time.monotonic() - GUARD_SECONDS
-        for attempt in list(intake.running.values()):
-            if attempt.job.delivery is not None and attempt.job.arrived < before:
-                settler.defer(attempt.job, GUARD_SECONDS)
-                attempt.job.arrived = time.monotonic()
 
     async def _drain(self, intake: Intake, settler: Settler, executor: Executor) -> None:
         """No new begins; what runs may end; what has not by then is handed back, with no attempt spent."""

@@ -37,7 +37,7 @@ class RabbitMQ(Instance):
     """A RabbitMQ node in `folder` on 127.0.0.1, user `guest`, with the management plugin where it is installed.
 
     `port` is the AMQP port, chosen at the first start unless given; `configuration` are lines of `rabbitmq.conf`
-    beside ours. Nodes that share a `cookie` and an epmd (`ports={"epmd": ...}`) can be joined into a cluster.
+    beside ours, `advanced` are settings of the application `rabbit` that `rabbitmq.conf` does not know. Nodes that share a `cookie` and an epmd (`ports={"epmd": ...}`) can be joined into a cluster.
     """
 
     name = "RabbitMQ"
@@ -49,9 +49,12 @@ class RabbitMQ(Instance):
         port: int | None = None,
         configuration: Mapping[str, str] | None = None,
         ports: Mapping[str, int] | None = None,
+        *,
+        advanced: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(folder, {**(ports or {}), **({} if port is None else {"amqp": port})})
         self.configuration = {**CONFIGURATION, **(configuration or {})}
+        self.advanced = dict(advanced or {})
 
     @property
     def url(self) -> str:
@@ -135,6 +138,8 @@ class RabbitMQ(Instance):
             lines |= {"management.tcp.ip": "127.0.0.1", "management.tcp.port": str(ports["management"])}
         text = "".join(f"{key} = {value}\n" for key, value in (lines | self.configuration).items())
         (self.folder / "rabbitmq.conf").write_text(text, encoding="utf-8")
+        settings = ", ".join(f"{{{key}, {value}}}" for key, value in self.advanced.items())
+        (self.folder / "advanced.config").write_text(f"[{{rabbit, [{settings}]}}].\n", encoding="utf-8")
         plugins = "[rabbitmq_management]." if self._has_management() else "[]."
         (self.folder / "enabled_plugins").write_text(plugins + "\n", encoding="ascii")
 
@@ -156,6 +161,7 @@ class RabbitMQ(Instance):
             "RABBITMQ_MNESIA_BASE": str(home / "data"),
             "RABBITMQ_LOG_BASE": str(home / "log"),
             "RABBITMQ_CONFIG_FILE": str(home / "rabbitmq"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(home / "advanced.config"),
             "RABBITMQ_CONF_ENV_FILE": str(home / "no-rabbitmq-env.conf"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
             "RABBITMQ_PID_FILE": str(home / "node.pid"),

@@ -33,16 +33,18 @@ class RabbitMQ4(RabbitMQ):
 
     name = "RabbitMQ 4"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a node's settings, all but one may be left out
         self,
         root: Path,
         node: str = "main",
         port: int | None = None,
         configuration: Mapping[str, str] | None = None,
         ports: Mapping[str, int] | None = None,
+        *,
+        advanced: Mapping[str, int] | None = None,
     ) -> None:
         self.root = Path(root).absolute()
-        super().__init__(self.root / "rota" / node, port, configuration, ports)
+        super().__init__(self.root / "rota" / node, port, configuration, ports, advanced=advanced)
 
     def _make(self) -> None:
         install(self.root)

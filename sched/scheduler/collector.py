@@ -27,10 +27,18 @@ REJECTED = "rejected"
 class Collector:
     """Consumes `rota.dead` in a scheduler process. `counters` tells what it did."""
 
-    def __init__(self, store: Store, link: AsyncLink, consumer: BrokerConsumer, publisher: BrokerPublisher) -> None:
+    def __init__(
+        self,
+        store: Store,
+        link: AsyncLink,
+        consumer: BrokerConsumer,
+        publisher: BrokerPublisher,
+        *,
+        longest_hold: float,
+    ) -> None:
         self._store = store
         self._consumer = consumer
-        self._inbox = Inbox(DEAD, link, consumer, publisher, self._flush)
+        self._inbox = Inbox(DEAD, link, consumer, publisher, self._flush, longest_hold)
         self.counters = {"dead_letters": 0, "dispatched_anew": 0, "parked": 0}
 
     async def start(self) -> None:

@@ -76,8 +76,9 @@ class Scheduler:
         await self._link.run(self._store.queues())  # fails at once where the store is wrong or not migrated
         wakeup = Wakeup(self._store, self._heard)
         listening = asyncio.create_task(wakeup.run())
-        commands = Ingest(self._store, self._command_link, self._consumer, self._publisher)
-        collector = Collector(self._store, self._command_link, self._consumer, self._publisher)
+        parts = (self._store, self._command_link, self._consumer, self._publisher)
+        commands = Ingest(*parts, longest_hold=self._settings.longest_hold)
+        collector = Collector(*parts, longest_hold=self._settings.longest_hold)
         await self._publisher.start()
         await commands.start()
         await collector.start()

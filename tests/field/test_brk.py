@@ -9,20 +9,20 @@ import signal
 import threading
 import time
 import uuid
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import urlsplit
 
 import pika
 import pytest
-from app import app, effect, slow_effect
+from app import effect, slow_effect
 from rota import Client, every
 from servers import RabbitMQ
 from servers.management import Management
 
 from tests.conftest import own
+from tests.field.broker import QUEUE, path, ready
 from tests.field.relay import Relay
 from tests.integration.conftest import party_on
 
-QUEUE = f"rota.q.{app.name}"
 SCHEDULERS = "select id from rota.member where kind = 'scheduler' and state = 'live' and stats->'degraded' ? %s"
 WORKERS = SCHEDULERS.replace("scheduler", "worker")
 
@@ -37,18 +37,6 @@ def node(tmp_path_factory):
 @pytest.fixture
 def vhost(node):
     return Management(node.url, node.management_url).create_vhost(uuid.uuid4().hex)
-
-
-def path(broker_url, queue=QUEUE):
-    return f"/api/queues/{quote(unquote(urlsplit(broker_url).path[1:]), safe='')}/{queue}"
-
-
-def ready(broker_url, queue=QUEUE):
-    with pika.BlockingConnection(pika.URLParameters(broker_url)) as connection:
-        try:
-            return connection.channel().queue_declare(queue, passive=True).method.message_count
-        except pika.exceptions.ChannelClosedByBroker:
-            return None  # there is no such queue
 
 
 class Service(threading.Thread):

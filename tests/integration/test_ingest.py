@@ -76,15 +76,15 @@ async def answer(service):
 
 
 @contextlib.asynccontextmanager
-async def scheduler(store_url, broker_url, link=None):
+async def scheduler(store_url, broker_url, link=None, longest_hold=600.0):
     """The part of a scheduler that consumes."""
     store = open_store(store_url)
     link = link or store.async_link("commands")
     publisher = Publisher(broker_url, "test publish")
     publisher._on_up = publisher.declare
     consumer = Consumer(broker_url, "test consume")
-    ingest = Ingest(store, link, consumer, publisher)
-    collector = Collector(store, link, consumer, publisher)
+    ingest = Ingest(store, link, consumer, publisher, longest_hold=longest_hold)
+    collector = Collector(store, link, consumer, publisher, longest_hold=longest_hold)
     await publisher.start(BOUND)
     await ingest.start()
     await collector.start()
@@ -300,6 +300,19 @@ async def test_while_the_store_is_away_commands_are_held_and_stored_once_later(s
         service.publish(submit(), message_id="m1")
         assert (await answer(service))[1]["ok"]
     assert not link.failures
+    assert rows(store_url, "select count(*) from rota.job") == [(1,)]
+
+
+async def test_while_the_store_is_away_for_long_commands_go_back_and_come_again(store, store_url, broker_url, service):
+    """The broker would take them back by force: it counts how long a delivery is held."""
+    link = Flaky(store.async_link("flaky"))
+    link.failures = ["before"] * 8
+    async with scheduler(store_url, broker_url, link, longest_hold=0.4) as (ingest, _, consumer):
+        epoch = consumer.epoch
+        service.publish(submit(), message_id="m1")
+        assert (await answer(service))[1]["ok"]
+        assert ingest.counters["commands"] > 2
+        assert consumer.epoch == epoch
     assert rows(store_url, "select count(*) from rota.job") == [(1,)]
 
 

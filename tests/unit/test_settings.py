@@ -34,6 +34,7 @@ def test_queues_are_a_list_of_names(text):
         ("ROTA_BEAT", "0"),
         ("ROTA_DRAIN_TIMEOUT", "-1"),
         ("ROTA_RECONCILE_AFTER", "0"),
+        ("ROTA_ACK_TIMEOUT", "5"),
         ("ROTA_LOG_LEVEL", "loud"),
     ],
 )

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from rota.sched.broker.messages import Publish
+from rota.sched.broker.topology import MAX_DELAY, delay_route
 from rota.sched.errors import Unreachable
 from rota.sched.stats import Stats
 from rota.sched.store.values import Standing
@@ -70,6 +71,21 @@ async def test_a_retry_is_acknowledged_when_the_ladder_has_its_message():
     assert (len(bench.publisher.published), bench.consumer.settled) == (1, [])
     bench.publisher.answer(Publish.CONFIRMED)
     assert bench.consumer.settled == ["ack"]
+
+
+async def test_a_retry_that_is_too_far_off_for_the_ladder_is_left_to_the_store():
+    bench = Bench()
+    bench.link.answers["give_back"] = lambda returns: [r.from_store for r in returns] == [True] and bench.written
+    await bench.flush(RETRY._replace(seconds=MAX_DELAY + 1.0))
+    assert (bench.publisher.published, bench.consumer.settled) == ([], ["ack"])
+
+
+async def test_the_ladders_longest_retry_goes_there():
+    bench = Bench()
+    bench.link.answers["give_back"] = lambda returns: [r.from_store for r in returns] == [False] and bench.written
+    await bench.flush(RETRY._replace(seconds=float(MAX_DELAY)))
+    (message,) = bench.publisher.published
+    assert (message.exchange, message.routing_key) == delay_route(MAX_DELAY, "mail")
 
 
 @pytest.mark.parametrize("outcome", [Publish.RETURNED, Publish.NACKED, Publish.UNKNOWN])
