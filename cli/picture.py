@@ -113,10 +113,17 @@ def _totals(view: StatusView) -> list[Text]:
     oldest = view.lag["oldest_running_s"]
     running = [f"oldest running {duration(oldest)}"] if oldest else []
     unusual = {"superseded": sum(view.superseded.values()), "republished": sum(view.republished.values())}
+    parked = [f"parked {view.parked}"] if view.parked else []
     return [
         _line("jobs", [*jobs, f"oldest due {duration(view.lag['oldest_due_s'])}"]),
         _line(
-            "runs", [*(f"{state} {n}" for state, n in view.runs.items()), f"dead {about('dead', view.dead)}", *running]
+            "runs",
+            [
+                *(f"{state} {n}" for state, n in view.runs.items()),
+                f"dead {about('dead', view.dead)}",
+                *parked,
+                *running,
+            ],
         ),
         _line(
             "today",

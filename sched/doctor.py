@@ -7,13 +7,15 @@ messages are looked at and go back to their places.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from rota.sched.broker.channel import Calls, ChannelGone
-from rota.sched.broker.probe import probe
+from rota.sched import parked
+from rota.sched.broker.channel import Calls, ChannelGone, Got
+from rota.sched.broker.probe import leads_somewhere, probe
 from rota.sched.broker.rabbitmq import Publisher
 from rota.sched.broker.topology import DEAD, PARKED, SUBMIT, work_queue
 from rota.sched.errors import RotaError, UsageError
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 CLOCK_SECONDS = 2.0
 """Difference between this host's clock and the store's from which on it is told."""
 PEEKED = 20
-"""Messages of each work queue that are looked at for their dispatch numbers."""
+"""Messages of each work queue that are looked at for their dispatch numbers, and of `rota.parked` for their reasons."""
+_REASONS = 3
+"""How many different reasons are told."""
 FIX_FENCE = "stop all members, run `rota doctor --fix-fence`, start them again"
 
 State = Literal["ok", "warning", "failed"]
@@ -122,6 +126,8 @@ def _members(status: StatusView) -> Check:
 
 def _degraded(status: StatusView) -> Iterator[Check]:
     for word in status.degraded:
+        if word == "parked":
+            continue  # the broker is asked, which knows the reasons
         yield Check(word, "failed", DEGRADED.get(word, "a member reports it"), "see what it says")
 
 
@@ -150,6 +156,11 @@ async def _broker_checks(publisher: Publisher, queues: list[str]) -> AsyncIterat
     yield Check("broker", state, f"{able.server}", "" if able.supported else "Rota needs RabbitMQ 3.10 or later")
     if able.at_least_once is not True:
         yield Check("dead-lettering", "warning", able.note, "without it, a broker crash can make retries late")
+    if not await leads_somewhere(publisher, DEAD):
+        told = f"no queue was bound to the exchange {DEAD}: dead letters stayed in their work queues, where nobody sees them"
+        yield Check(
+            "dead letters", "failed", told, "it is bound again, and they arrive within minutes; who unbound it?"
+        )
     drifts = await publisher.declare()
     for drift in drifts:
         remedy = "Rota never changes what is there: remove it when it is empty, a member declares it anew"
@@ -161,34 +172,44 @@ async def _broker_checks(publisher: Publisher, queues: list[str]) -> AsyncIterat
         if depth and depth.messages and not depth.consumers:
             told = f"queue {queue} holds {depth.messages} messages and nobody consumes it"
             yield Check("consumers", "failed", told, f"start `rota worker --queue {queue}`")
-    for name, what in (
-        (PARKED, "could not be understood"),
-        (DEAD, "wait for a scheduler"),
-        (SUBMIT, "wait for a scheduler"),
-    ):
+    for name in (DEAD, SUBMIT):
         depth = await publisher.passive(name)
         if depth and depth.messages:
-            remedy = "their header x-rota-error says why" if name == PARKED else "is a scheduler running?"
-            yield Check(name, "warning", f"{depth.messages} messages {what}", remedy)
+            yield Check(name, "warning", f"{depth.messages} messages wait for a scheduler", "is a scheduler running?")
+    depth = await publisher.passive(PARKED)
+    if depth and depth.messages:
+        yield Check(PARKED, "warning", await _parked(publisher, depth.messages), parked.REMEDY)
+
+
+async def _parked(publisher: Publisher, messages: int) -> str:
+    """How many messages are parked, and the reasons of the first of them."""
+    reasons: Counter[str] = Counter()
+    async for got in _first(publisher, PARKED):
+        reasons[parked.why(got.exchange, got.routing_key, got.properties.headers)] += 1
+    looked_at = reasons.total()
+    told = "; ".join(f"{n} because {reason}" for reason, n in reasons.most_common(_REASONS))
+    first = f"of the first {looked_at}: " if looked_at < messages else ""
+    return f"{messages} messages are parked: {first}{told}"
+
+
+async def _first(publisher: Publisher, queue: str) -> AsyncIterator[Got]:
+    """The first messages of a queue; they go back with their channel. None where there is no such queue."""
+    calls = await Calls.open(publisher.wire)
+    try:
+        for _ in range(PEEKED):
+            got = await calls.get(queue)
+            if got is None:
+                break
+            yield got
+    except ChannelGone:
+        pass
+    finally:
+        calls.shut()
 
 
 async def _peek(publisher: Publisher, queues: list[str]) -> int:
-    """The largest dispatch number among the first messages of the work queues; they go back with their channel."""
-    highest = 0
-    for queue in queues:
-        try:
-            calls = await Calls.open(publisher.wire)
-            try:
-                for _ in range(PEEKED):
-                    got = await calls.get(work_queue(queue))
-                    if got is None:
-                        break
-                    highest = max(highest, _number(got[2]))
-            finally:
-                calls.shut()
-        except ChannelGone:
-            continue  # no such queue
-    return highest
+    """The largest dispatch number among the first messages of the work queues."""
+    return max([0, *[_number(got.body) for queue in queues async for got in _first(publisher, work_queue(queue))]])
 
 
 def _number(body: bytes) -> int:

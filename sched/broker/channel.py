@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pika import exceptions, spec
 from rota.sched.broker.connection import describe, guarded
@@ -31,6 +31,16 @@ class ChannelGone(RotaError):  # noqa: N818 - named like its relatives in rota.s
         super().__init__(reason)
         self.reply_code = reply_code
         self.reason = reason
+
+
+class Got(NamedTuple):
+    """A message of a queue, and how it was published or came out of the queue before."""
+
+    tag: int
+    properties: BasicProperties
+    body: bytes
+    exchange: str
+    routing_key: str
 
 
 class Calls:
@@ -61,15 +71,18 @@ class Calls:
         """`method` of the raw channel with its answer's frame. Raises ChannelGone or Unreachable."""
         return await self._answer(lambda done: method(*args, callback=done, **options))
 
-    async def get(self, queue: str) -> tuple[int, BasicProperties, bytes] | None:
-        """One message of a queue (tag, properties, body), None if it has none ready."""
+    async def get(self, queue: str) -> Got | None:
+        """One message of a queue, None if it has none ready."""
         raw = self.raw
 
         def start(done: Callable[[Any], None]) -> None:
-            raw.add_callback(guarded(lambda _: done(None)), [spec.Basic.GetEmpty])
-            raw.basic_get(queue, lambda _, method, properties, body: done((method.delivery_tag, properties, body)))
+            def take(_: Channel, method: Any, properties: BasicProperties, body: bytes) -> None:
+                done(Got(method.delivery_tag, properties, body, method.exchange, method.routing_key))
 
-        got: tuple[int, BasicProperties, bytes] | None = await self._answer(start)
+            raw.add_callback(guarded(lambda _: done(None)), [spec.Basic.GetEmpty])
+            raw.basic_get(queue, take)
+
+        got: Got | None = await self._answer(start)
         return got
 
     async def _answer(self, start: Callable[[Callable[[Any], None]], Any]) -> Any:

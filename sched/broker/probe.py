@@ -1,4 +1,4 @@
-"""What this broker can do: asked, and where asking is not enough, tried.
+"""What this broker can do, and whether its exchanges lead somewhere: asked, and where asking is not enough, tried.
 
 Whether at-least-once dead-lettering is in force can not be read anywhere by AMQP, and it falls back silently. The
 probe makes a queue that may hold one message, whose dead letters can go nowhere, and rejects what it publishes: in
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rota.sched.broker.link import Link
     from rota.sched.broker.messages import ServerInfo
 
+PROBE = "rota.probe"
+"""The type of a message that only tries whether it arrives: who is given it acknowledges it, and that is all."""
 _TRIES = 6
 _PROBE_EXPIRES_MS = 60_000
 
@@ -69,6 +71,27 @@ async def probe(link: Link) -> Capabilities:
     return Capabilities(link.server, in_force, note)
 
 
+async def leads_somewhere(link: Link, exchange: str) -> bool:
+    """Whether a queue is bound to a fanout exchange. Bindings cannot be asked for: a probe comes back, or passes.
+
+    True where it cannot be tried, because there is no such exchange (it is declared with its bindings) or no right to
+    publish to it. Raises Unreachable.
+    """
+    confirms: asyncio.Queue[bool] = asyncio.Queue()
+    returned: list[Any] = []
+    calls = await Calls.open(link.wire)
+    properties = spec.BasicProperties(type=PROBE, expiration="0")  # at once: it leaves nothing behind
+    try:
+        await calls.call(calls.raw.confirm_delivery, lambda frame: confirms.put_nowait(_is_ack(frame)))
+        calls.raw.add_on_return_callback(lambda *message: returned.append(message))
+        await _publish(calls, exchange, "", properties, confirms)
+    except ChannelGone:
+        return True
+    finally:
+        calls.shut()
+    return not returned
+
+
 async def _at_least_once(calls: Calls) -> bool:
     queue = f"rota.probe.{uuid.uuid4()}"
     arguments = {
@@ -84,18 +107,21 @@ async def _at_least_once(calls: Calls) -> bool:
         await calls.call(calls.raw.confirm_delivery, lambda frame: confirms.put_nowait(_is_ack(frame)))
         await calls.call(calls.raw.queue_declare, queue=queue, durable=True, arguments=arguments)
         for _ in range(_TRIES):
-            if not await _publish(calls, queue, confirms):
+            if not await _publish(calls, "", queue, spec.BasicProperties(delivery_mode=2), confirms):
                 return True
             got = await calls.get(queue)
             if got is not None:
-                calls.raw.basic_reject(got[0], requeue=False)
+                calls.raw.basic_reject(got.tag, requeue=False)
         return False
     finally:
         await _remove(calls, queue)
 
 
-async def _publish(calls: Calls, queue: str, confirms: asyncio.Queue[bool]) -> bool:
-    calls.raw.basic_publish("", queue, b"probe", spec.BasicProperties(delivery_mode=2))
+async def _publish(
+    calls: Calls, exchange: str, key: str, properties: spec.BasicProperties, confirms: asyncio.Queue[bool]
+) -> bool:
+    """Whether the broker took it. A message that no queue took is returned first, and taken."""
+    calls.raw.basic_publish(exchange, key, b"probe", properties, mandatory=True)
     confirm = asyncio.ensure_future(confirms.get())
     either: list[asyncio.Future[Any]] = [confirm, calls.lost]
     try:

@@ -140,6 +140,12 @@ def delay_route(seconds: float, queue: str) -> tuple[str, str]:
     return rung(RUNGS - 1), ".".join(digits) + "." + work_queue(queue)
 
 
+def delayed_queue(key: str) -> str | None:
+    """Rota's name of the queue that a key of `delay_route` leads to; None for any other key."""
+    digits = key.split(".", RUNGS)
+    return queue_of(digits[-1]) if len(digits) == RUNGS + 1 else None
+
+
 def rung(k: int) -> str:
     """The name of exchange and queue of the rung of 2**k seconds."""
     return f"{DELAY_PREFIX}{k:02d}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rota.sched.broker.probe import PROBE
 from rota.sched.broker.topology import DEAD
 from rota.sched.errors import UsageError
 from rota.sched.ids import RunKey
@@ -54,6 +55,9 @@ class Collector:
         lost: list[tuple[RunKey, int]] = []
         good: list[Delivery] = []
         for delivery in batch:
+            if delivery.properties.type == PROBE:
+                good.append(delivery)
+                continue
             try:
                 work = decode(delivery.body)
             except UsageError as error:

@@ -1,4 +1,4 @@
-"""How full the broker's work queues are, so that what is published and not yet begun stays under a cap.
+"""How full the broker's queues are, so that what is published and not yet begun stays under a cap.
 
 A herd stays in the store, where it can be seen, cancelled and re-ordered. Depths are asked for by passive declares
 (exact and cheap), once a second for queues in use; in between what was published since is added.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rota.sched.broker.topology import work_queue
+from rota.sched.broker.topology import PARKED, work_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +35,8 @@ class Depths:
 
     def __init__(self) -> None:
         self._queues: dict[str, _Queue] = {}
+        self.parked = 0
+        """Messages that were set aside because they could not be used."""
 
     def know(self, queues: Iterable[tuple[str, int]]) -> None:
         """The store's queues that are not paused, with their caps."""
@@ -60,13 +62,15 @@ class Depths:
         return [name for name, q in self._queues.items() if q.known and not q.ready and not q.since]
 
     async def ask(self, link: BrokerLink) -> None:
-        """Asks the broker about every queue."""
+        """Asks the broker about every queue, and what is parked."""
         for name, q in list(self._queues.items()):
             before = q.since
             depth = await link.passive(work_queue(name))
             q.known = True
             q.ready, q.consumers = (depth.messages, depth.consumers) if depth else (0, 0)
             q.since -= before
+        depth = await link.passive(PARKED)
+        self.parked = depth.messages if depth else 0
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """For the member row: `rota status` reads them there."""

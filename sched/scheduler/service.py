@@ -298,5 +298,6 @@ class Scheduler:
             degraded.append("numbers_back")
         self._stats.set("degraded", degraded)
         self._stats.set("queues", self._depths.figures())
+        self._stats.set("parked", self._depths.parked)
         self._stats.set("unconfirmed", len(dispatcher.outstanding) if dispatcher else 0)
         return self._stats.to_json()

@@ -25,6 +25,7 @@ DEGRADED = {
     "stuck_threads": "handlers' threads are past their timeout and do not end: their runs were taken from them",
     "stalled": f"jobs have been due for over {STALLED_SECONDS:.0f} s and nobody claims them: look at the schedulers' logs",
     "numbers_back": "the store gives numbers that it has given before (restored from a backup?): see `rota doctor`",
+    "parked": "messages lie in rota.parked because they could not be used: `rota doctor` tells why and what to do",
     "no_consumers": "a queue holds work and no worker consumes it: start one with `rota worker --queue`",
 }
 """The words of `degraded`, and what each means."""
@@ -106,8 +107,10 @@ class StatusView:
 
     `ended` counts runs by outcome since the start of the day (UTC), `returned` attempts that ended for now (retry,
     snooze, release), `superseded` writes that were refused because they came too late, by what they were, `republished`
-    publishes that were not confirmed and are repeated; all are sums of the members' counters, so what a killed member did after its last heartbeat is missing. `estimated` names the totals that are too large to be counted: those of jobs and of all dead runs are estimates
-    then, a queue's `dead` is a bound from below. `last_death` is the newest of the dead runs, `age_s` seconds ago.
+    publishes that were not confirmed and are repeated; all are sums of the members' counters, so what a killed member did
+    after its last heartbeat is missing. `parked` counts the messages in `rota.parked`, as a scheduler saw it last.
+    `estimated` names the totals that are too large to be counted: those of jobs and of all dead runs are estimates then,
+    a queue's `dead` is a bound from below. `last_death` is the newest of the dead runs, `age_s` seconds ago.
     """
 
     now: str
@@ -123,6 +126,7 @@ class StatusView:
     returned: dict[str, int] = field(default_factory=dict)
     superseded: dict[str, int] = field(default_factory=dict)
     republished: dict[str, int] = field(default_factory=dict)
+    parked: int = 0
     estimated: list[str] = field(default_factory=list)
     last_death: Row | None = None
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+from rota.sched.broker.probe import leads_somewhere
 from rota.sched.broker.rabbitmq import Link, probe
+from rota.sched.broker.topology import DEAD
 
 
 async def test_at_least_once_is_found_in_force_and_the_probe_leaves_nothing_behind(broker_url, management):
@@ -18,3 +21,21 @@ async def test_at_least_once_is_found_in_force_and_the_probe_leaves_nothing_behi
     finally:
         await link.close()
     assert management.request("GET", f"/api/queues/{broker_url.rpartition('/')[2]}") == []
+
+
+@pytest.mark.parametrize("bound", [True, False])
+async def test_an_exchange_that_leads_nowhere_is_found_and_the_probe_leaves_nothing_behind(
+    broker_url, management, bound
+):
+    link = Link(broker_url, "probe")
+    await link.start(20)
+    try:
+        assert await leads_somewhere(link, DEAD), "it is not there yet"
+        assert await link.declare() == []
+        if not bound:
+            vhost = broker_url.rpartition("/")[2]
+            management.request("DELETE", f"/api/bindings/{vhost}/e/{DEAD}/q/{DEAD}/~")
+        assert await leads_somewhere(link, DEAD) == bound
+        assert (await link.passive(DEAD)).messages == 0
+    finally:
+        await link.close()

@@ -15,6 +15,7 @@ from rota.sched.broker.topology import (
     RUNGS,
     delay_route,
     delay_seconds,
+    delayed_queue,
     job_route,
     queue_of,
     shared_topology,
@@ -94,6 +95,16 @@ def test_what_is_due_goes_to_its_own_queue_only(queue, other):
 def test_a_queues_name_can_be_told_from_its_work_queue(name):
     assert queue_of(work_queue(name)) == name
     assert job_route(name) == ("rota.jobs", work_queue(name))
+
+
+@given(DELAYS, st.from_regex(r"[A-Za-z0-9_-]{1,100}", fullmatch=True))
+def test_the_queue_of_a_delayed_message_can_be_told_from_its_key(seconds, name):
+    assert delayed_queue(delay_route(seconds, name)[1]) == name
+
+
+@pytest.mark.parametrize("key", ["", "job.submit", work_queue("mail"), "0." * RUNGS + "mail"])
+def test_no_other_key_is_taken_for_one_of_the_ladder(key):
+    assert delayed_queue(key) is None
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "é", "x" * 101, "mail\n", "#", "*"])

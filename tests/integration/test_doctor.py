@@ -6,8 +6,12 @@ import json
 import signal
 import subprocess
 
+import pika
 import pytest
+from rota.sched.broker.probe import PROBE
+from rota.sched.broker.topology import delay_route
 
+from tests.field.broker import channel
 from tests.integration.conftest import ROTA
 
 
@@ -27,6 +31,27 @@ def test_a_healthy_stack_has_nothing_that_failed(party):
     assert code == 0, checks
     assert {"store", "clock", "history", "members", "broker", "topology", "numbers"} <= checks.keys()
     assert all(check["remedy"] for check in checks.values() if check["state"] != "ok")
+
+
+@pytest.mark.rabbitmq4
+def test_what_is_parked_is_told_with_its_reasons_and_what_to_do(party):
+    party.until("all to be connected", lambda: not party.status()["degraded"])
+    with channel(party.env["ROTA_BROKER"]) as publishing:
+        publishing.basic_publish("rota.submit", "job.submit", b"no JSON", pika.BasicProperties(type="job.submit"))
+        publishing.basic_publish("rota.submit", "job.sumbit", b"{}")
+        publishing.basic_publish(*delay_route(1, "gone"), b"{}")
+        publishing.basic_publish("rota.dead", "", b"{}", pika.BasicProperties(type=PROBE))
+    party.until("three to be parked", lambda: party.status()["parked"] == 3)
+    assert "parked" in party.status()["degraded"]
+    code, checks = doctor(party)
+    assert code == 0
+    told = checks["rota.parked"]["told"]
+    assert told.startswith("3 messages are parked: 1 because ")
+    assert "it came out of the delay ladder for queue gone, which was not there" in told
+    assert "it was published to rota.submit as 'job.sumbit'" in told
+    assert "Expecting value" in told
+    assert "purge_queue rota.parked" in checks["rota.parked"]["remedy"]
+    assert "rota.dead" not in checks
 
 
 def test_after_a_restore_of_an_older_store_the_numbers_are_seen_to_have_gone_back_and_are_moved_on(party):

@@ -107,6 +107,13 @@ def test_what_nobody_claims_or_consumes_is_told(house: House) -> None:
     assert house.run(house.store.status()).degraded == ["no_consumers"]
 
 
+def test_what_is_parked_is_told(house: House) -> None:
+    house.run(house.store.partitions(house.join()))
+    house.run(house.store.beat(house.join("worker"), {"parked": 3}))
+    view = house.run(house.store.status())
+    assert (view.parked, view.degraded) == (3, ["parked"])
+
+
 def test_the_oldest_running_run_is_told(house: House) -> None:
     house.started()
     house.bed.pass_time(100)

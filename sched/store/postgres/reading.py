@@ -251,6 +251,7 @@ class ReadingStatements:
             returned=_sum(members, RETURNS),
             superseded=_sum(members, REFUSALS, "superseded"),
             republished=_sum(members, REPUBLISHED, "republished"),
+            parked=_parked(live),
             estimated=estimated + ["dead"] * dead.estimated,
             last_death=_last_death(deaths),
         )
@@ -328,12 +329,18 @@ def _last_death(deaths: Iterable[Sequence[Any]]) -> Row | None:
     return max(rows, key=lambda row: str(row["died_at"]), default=None)
 
 
+def _parked(live: Iterable[_Member]) -> int:
+    return max((int(m.stats.get("parked", 0)) for m in live), default=0)
+
+
 def _degraded(live: Sequence[_Member], unowned: int, queues: Sequence[Row], overdue: Mapping[str, float]) -> list[str]:
     words = {word for member in live for word in member.stats.get("degraded", [])}
     kinds = {member.row["kind"] for member in live}
     words |= {f"no_{kind}" for kind in ("scheduler", "worker") if kind not in kinds}
     if unowned:
         words.add("unowned_partitions")
+    if _parked(live):
+        words.add("parked")
     if any(q["ready"] and not q["consumers"] for q in queues):
         words.add("no_consumers")
     if any(overdue.get(q["name"], 0.0) > STALLED_SECONDS for q in queues if not q["capped"]):
