@@ -21,7 +21,7 @@ RUNGS = [queue.name for queue in shared_topology().queues if "x-message-ttl" in 
 
 def vhost(broker_url: str) -> str:
     """The vhost as a part of a path."""
-    return quote(unquote(urlsplit(broker_url).path[1:]), safe="")
+    return quote(unquote(urlsplit(broker_url).path[1:]) or "/", safe="")
 
 
 def path(broker_url: str, queue: str = QUEUE) -> str:

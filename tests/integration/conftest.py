@@ -72,6 +72,14 @@ class Party:
     def status(self) -> dict[str, Any]:
         return dict(json.loads(self.rota("status", "--json")))
 
+    def doctor(self, *options: str) -> tuple[int, dict[str, Any]]:
+        """The exit code, and the checks by name."""
+        done = subprocess.run(
+            [ROTA, "doctor", "--json", *options], env=self.env, capture_output=True, text=True, check=False
+        )
+        checks = [json.loads(line) for line in done.stdout.splitlines()]
+        return done.returncode, {check["name"]: check for check in checks}
+
     def value(self, sql: str, *params: Any) -> Any:
         row = self.db.execute(sql, params or None).fetchone()
         return row[0] if row else None

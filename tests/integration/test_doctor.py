@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
 
 import pika
 import pytest
@@ -12,22 +10,13 @@ from rota.sched.broker.probe import PROBE
 from rota.sched.broker.topology import delay_route
 
 from tests.field.broker import channel
-from tests.integration.conftest import ROTA
-
-
-def doctor(party, *options):
-    done = subprocess.run(
-        [ROTA, "doctor", "--json", *options], env=party.env, capture_output=True, text=True, check=False
-    )
-    checks = [json.loads(line) for line in done.stdout.splitlines()]
-    return done.returncode, {check["name"]: check for check in checks}
 
 
 @pytest.mark.rabbitmq4
 def test_a_healthy_stack_has_nothing_that_failed(party):
     party.rota("submit", "noop")
     party.until("the job", lambda: party.value("select count(*) from rota.history") == 1)
-    code, checks = doctor(party)
+    code, checks = party.doctor()
     assert code == 0, checks
     assert {"store", "clock", "history", "members", "broker", "topology", "numbers"} <= checks.keys()
     assert all(check["remedy"] for check in checks.values() if check["state"] != "ok")
@@ -43,7 +32,7 @@ def test_what_is_parked_is_told_with_its_reasons_and_what_to_do(party):
         publishing.basic_publish("rota.dead", "", b"{}", pika.BasicProperties(type=PROBE))
     party.until("three to be parked", lambda: party.status()["parked"] == 3)
     assert "parked" in party.status()["degraded"]
-    code, checks = doctor(party)
+    code, checks = party.doctor()
     assert code == 0
     told = checks["rota.parked"]["told"]
     assert told.startswith("3 messages are parked: 1 because ")
@@ -60,16 +49,16 @@ def test_after_a_restore_of_an_older_store_the_numbers_are_seen_to_have_gone_bac
     assert worker.wait(30) == 0
     party.value("select setval('rota.number', 1000)")
     party.rota("submit", "noop")
-    party.until("the message", lambda: doctor(party)[1].get("consumers"))
+    party.until("the message", lambda: party.doctor()[1].get("consumers"))
     scheduler.send_signal(signal.SIGTERM)
     assert scheduler.wait(30) == 0
     for statement in ("delete from rota.run", "delete from rota.member", "select setval('rota.number', 10)"):
         party.db.execute(statement)  # as it was before
 
-    code, checks = doctor(party)
+    code, checks = party.doctor()
     assert code == 1
     assert checks["numbers"]["state"] == "failed"
     assert "--fix-fence" in checks["numbers"]["remedy"]
-    assert doctor(party, "--fix-fence")[1]["numbers"]["state"] == "ok"
-    assert doctor(party)[1]["numbers"]["state"] == "ok"
+    assert party.doctor("--fix-fence")[1]["numbers"]["state"] == "ok"
+    assert party.doctor()[1]["numbers"]["state"] == "ok"
     assert party.value("select last_value from rota.number") > 1001
