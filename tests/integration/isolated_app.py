@@ -85,14 +85,14 @@ def raises(what: str) -> None:
 
 
 def _sleep_in_a_fork() -> None:
-    time.sleep(3600)
+    time.sleep(300)
 
 
 def hang(way: str, told: str) -> None:
     """For ever, after it has written who hangs."""
     pids = [os.getpid()]
     if way == "program":
-        pids.append(subprocess.Popen(["sleep", "3600"]).pid)
+        pids.append(subprocess.Popen(["sleep", "300"]).pid)
     if way == "fork":
         child = mp.get_context("fork").Process(target=_sleep_in_a_fork)
         child.start()
