@@ -173,6 +173,7 @@ class _Teller:
         if self._interrupted:
             raise KeyboardInterrupt
         self._interrupted = True
+        output.complain("stopping when the runs under way are done; Ctrl-C again does not wait for that")
 
     def portion(self, batch: DeadBatch, total: int) -> None:
         """What became of one portion; `total` is how many there are to look at."""

@@ -49,12 +49,11 @@ def test_chg_01_the_same_schedules_registered_again_and_again_are_the_same_jobs(
 def test_chg_03_a_series_goes_on_though_every_run_kills_its_worker_after_its_end(field):
     """The next tick is the store's: made by the claim, never by a run.
 
-    Without `moved` of ADVANCE (sched/store/postgres/scheduling.py) the first run is the last one, as it is where each run
-    makes the next.
+    Without `moved` of ADVANCE (sched/store/postgres/scheduling.py) ticks that have ended are fired again and again.
     """
     field.start("scheduler")
     with Client.open(field.store) as client:
-        client.submit(ends_and_dies.call(key="k"), every("1s"), name="series")
+        client.submit(ends_and_dies.call(key="k"), every("1s", misfire="run_all"), name="series")
     for _ in range(8):
         worker = field.start("worker", "--concurrency", "1")
         field.until("it to be killed", lambda worker=worker: worker.poll() is not None)
@@ -66,16 +65,17 @@ def test_chg_03_a_series_goes_on_though_every_run_kills_its_worker_after_its_end
 
 def test_chg_03_a_series_goes_on_though_its_scheduler_dies_after_each_tick(house):
     """A hundred times, between the end of a run and the claim of the next. Fails as the one above does."""
-    job = house.job(when=Schedule(every=60))
+    job = house.job(when=Schedule(every=60, misfire="run_all"))
     house.submit(job)
     worker, scheduler = house.join("worker"), house.join()
     ticks = []
     for _ in range(100):
-        house.bed.pass_time(60.5)
+        house.bed.pass_time(60.1)  # the bed moves ticks, too
         (dispatch,) = house.claim(scheduler).dispatches
         ticks.append(dispatch.scheduled_for)
         (begun,) = house.begin(worker, dispatch)
         assert house.run(house.store.finish([End(begun.key, begun.fence, "succeeded")])) == {begun.key}
+        house.run(house.store.beat(worker, {}))
         scheduler, dead = house.join(), scheduler
         house.recover(scheduler)  # the first round after a pause judges nobody
         assert house.lose(scheduler, dead).dead_members == [dead]
