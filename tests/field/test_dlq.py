@@ -109,7 +109,7 @@ def test_dlq_02_a_limit_on_the_queue_of_dead_letters_loses_none_of_what_died(par
 def test_dlq_04_dlq_05_attempts_are_counted_in_the_ledger_and_no_header_grows(party):
     """A service submits with 64 KiB of headers; the job dies and is redriven, again and again, and its messages come once
     more from a tool that copies what it has received. Without `attempt = r.attempt + 1` in BEGIN
-    (sched/store/postgres/working.py) it is tried for ever; with the received headers in `defer` (workers/settle.py) they grow.
+    (sched/store/postgres/working.py) it is tried for ever; if `defer` (workers/settle.py) passed headers on, they would grow.
     """
     broker_url = party.env["ROTA_BROKER"]
     party.until("all to be connected", lambda: not party.status()["degraded"])
@@ -118,7 +118,7 @@ def test_dlq_04_dlq_05_attempts_are_counted_in_the_ledger_and_no_header_grows(pa
         spy.queue_declare("spy", durable=True, arguments={"x-queue-type": "quorum"})
         for exchange, key in ((JOBS, QUEUE), (DELAY_DUE, work_topology("demo").bindings[1].key), (DEAD, "")):
             spy.queue_bind("spy", exchange, key)
-        command = {"handler": "broken", "args": {"key": "k"}}
+        command = {"handler": "broken", "args": {"key": "k"}, "retry": {"attempts": 4, "base": 0.5}}
         properties = pika.BasicProperties(
             type="job.submit", app_id="service", message_id="1", headers={"trace": "x" * 65_536}
         )
@@ -128,18 +128,18 @@ def test_dlq_04_dlq_05_attempts_are_counted_in_the_ledger_and_no_header_grows(pa
             for method, properties, body in iter(lambda: spy.basic_get("spy", auto_ack=True), (None, None, None)):
                 headers = properties.headers or {}
                 seen.append((method.exchange, len(b"".join(pieces(headers)))))
-                if deaths := headers.get("x-death"):
+                if (deaths := headers.get("x-death")) and len(seen) < 50:
                     copied = {**headers, "x-death": [{**deaths[0], "count": 99}], "x-delivery-count": 99}
                     spy.basic_publish("", QUEUE, body, pika.BasicProperties(headers=copied))
 
-        for n in range(4):
+        for n in range(3):
             party.until("it to die", lambda: look() or party.value(DEATHS) == 1)
-            assert party.value("select attempt from rota.dead") == 2
-            assert party.value("select jsonb_array_length(errors) from rota.dead") == 2 * (n + 1)
-            if n < 3:
+            assert party.value("select attempt from rota.dead") == 4
+            assert party.value("select jsonb_array_length(errors) from rota.dead") == 4 * (n + 1)
+            if n < 2:
                 run = json.loads(party.rota("dead", "--json"))
                 party.rota("redrive", f"{run['job_id']}@{run['scheduled_for']}")
-        party.until("its last message", lambda: look() or [exchange for exchange, _ in seen].count(DEAD) >= 4)
+        party.until("its last message", lambda: look() or [exchange for exchange, _ in seen].count(DEAD) >= 3)
     party.until("the copies to be dropped", lambda: ready(broker_url) == 0)
     assert party.value(DEATHS) == 1
     sizes = {exchange: [size for e, size in seen if e == exchange] for exchange in {exchange for exchange, _ in seen}}
