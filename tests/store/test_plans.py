@@ -120,6 +120,27 @@ def test_fresh_statistics_on_an_empty_store_tempt_no_plan_to_scan_everything(hou
     assert {name for name, plan in plans.items() if plan.scanned_whole() & {"job", "run"}} == set()
 
 
+def test_a_table_that_grew_since_its_statistics_were_taken_costs_its_batches_no_more(house):
+    """As after a redrive of very many: the planner thinks that there is one run."""
+    member, store = house.join(), house.store
+    house.sql(RUNS, 2_000)
+    house.sql("delete from rota.run where dispatch > 1")
+    house.sql("analyze rota.run")
+    house.sql(RUNS, 20_000)
+    rows = house.sql(f"select {KEY}, dispatch, state from rota.run where dispatch > 1 limit 200")
+    waiting = [(RunKey(job, tick), number, True) for job, tick, number, state in rows if state == "waiting"]
+    running = [(RunKey(job, tick), number) for job, tick, number, state in rows if state == "running"]
+    for txn in (
+        store.begin(member, waiting),
+        store.look([key for key, _ in running], 15),
+        store.finish([End(key, n, "succeeded") for key, n in running]),
+        store.give_back([Return(key, n, "retry", 5.0) for key, n in running]),
+    ):
+        plan = Plan(house, txn)
+        read = sum(n["Actual Rows"] * n["Actual Loops"] for n in plan.nodes() if n.get("Relation Name") == "run")
+        assert read <= 3 * len(rows), txn.name
+
+
 def test_the_backlog_of_a_capped_queue_costs_the_claims_of_another_nothing(house):
     member = house.join()
     claim = house.store.claim(member, house.lanes(["mail"]), 500, 100)

@@ -40,3 +40,10 @@ WAKE_CHANNEL = "rota_wake"
 
 DEATH = f"job_id::text, {tick('scheduled_for')}, queue, handler, tenant, reason, attempt, coalesce(fence, 0)"
 """The columns of a `Death`, from a row of `dead`."""
+
+SAME_RUN = "(r.job_id, r.scheduled_for) >= (x.id, x.tick) and (r.job_id, r.scheduled_for) <= (x.id, x.tick)"
+"""That run `r` is the one that `x` names, written so that the planner can only look it up by its key.
+
+Written with `=`, after an ANALYZE of a nearly empty table that then grew, it read the whole index once and compared every row
+with every name: 2 s instead of 2 ms for 128 of 20,000 runs.
+"""

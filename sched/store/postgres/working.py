@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey
 from rota.sched.store.postgres.duties import CANCEL
-from rota.sched.store.postgres.text import DEAD, DEATH, LIVE_MEMBER, PAST, tick, with_error
+from rota.sched.store.postgres.text import DEAD, DEATH, LIVE_MEMBER, PAST, SAME_RUN, tick, with_error
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Begun, Death, End, Owned, Return, Standing
 
@@ -23,7 +23,7 @@ took as (
     begun_at = clock_timestamp(), retry_at = null, ready_at = null, progress = null, unknown_since = null
   from me cross join unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(dispatches)s::bigint[], %(wants)s::boolean[])
     x(id, tick, dispatch, wants_args)
-  where r.job_id = x.id and r.scheduled_for = x.tick and r.dispatch = x.dispatch
+  where {SAME_RUN} and r.dispatch = x.dispatch
     and (r.state = 'waiting' or (r.state = 'retrying' and r.retry_at <= clock_timestamp()))
     and (r.losses < 2 or %(alone)s) and (r.expires_at is null or r.expires_at > clock_timestamp())
   returning {_KEY}, r.fence, r.attempt, r.losses, coalesce(jsonb_array_length(r.errors), 0),
@@ -42,7 +42,7 @@ select {_KEY}, r.state, r.dispatch, r.fence, r.owner, r.cancel_requested, r.loss
     when 'running' then extract(epoch from m.beat_at - clock_timestamp()) + %(lease)s
     else 0 end::float8
 from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[]) x(id, tick)
-join rota.run r on r.job_id = x.id and r.scheduled_for = x.tick
+join rota.run r on {SAME_RUN}
 left join rota.member m on m.id = r.owner
 """
 
@@ -53,7 +53,7 @@ with gone as (
   using unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[], %(outcomes)s::text[],
     %(reasons)s::text[], %(results)s::jsonb[], %(errors)s::jsonb[])
     x(id, tick, xfence, outcome, reason, result, error)
-  where r.job_id = x.id and r.scheduled_for = x.tick and r.fence = x.xfence and r.state = 'running'
+  where {SAME_RUN} and r.fence = x.xfence and r.state = 'running'
   returning r.*, x.outcome, x.reason, x.result, x.error
 ),
 past as (
@@ -82,16 +82,16 @@ update rota.run r set
 from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[], %(states)s::text[], %(refunds)s::int[],
   %(seconds)s::float8[], %(errors)s::jsonb[], %(from_store)s::boolean[])
   x(id, tick, xfence, state, refund, seconds, error, from_store)
-where r.job_id = x.id and r.scheduled_for = x.tick and r.fence = x.xfence and r.state = 'running'
+where {SAME_RUN} and r.fence = x.xfence and r.state = 'running'
   and not r.cancel_requested
 returning {_KEY}
 """
 
 # What we run by the ledger alone, as the answer of its begin was lost. The attempt never ran, so none is spent.
-DISOWN = """
+DISOWN = f"""
 update rota.run r set state = 'waiting', owner = null, fence = null, attempt = r.attempt - 1, ready_at = clock_timestamp()
 from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[]) x(id, tick, xfence)
-where r.job_id = x.id and r.scheduled_for = x.tick and r.fence = x.xfence and r.state = 'running' and not r.cancel_requested
+where {SAME_RUN} and r.fence = x.xfence and r.state = 'running' and not r.cancel_requested
 returning 1
 """
 
@@ -134,7 +134,7 @@ returning 1
 PROGRESS = f"""
 update rota.run r set progress = x.progress || jsonb_build_object('at', {tick("clock_timestamp()")})
 from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[], %(progress)s::jsonb[]) x(id, tick, xfence, progress)
-where r.job_id = x.id and r.scheduled_for = x.tick and r.fence = x.xfence and r.state = 'running' returning 1
+where {SAME_RUN} and r.fence = x.xfence and r.state = 'running' returning 1
 """
 
 OWNED = f"select {_KEY}, r.fence, r.cancel_requested from rota.run r where r.owner = %s and r.state = 'running'"
