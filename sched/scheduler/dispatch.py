@@ -90,21 +90,20 @@ class Dispatcher:
         return moved
 
     async def _move(self, limit: int) -> int:
-        moved = 0
+        if not len(self._lanes):
+            return 0
         per_lane = max(16, limit // 8)
-        if len(self._lanes):
-            lanes = self._lanes.walk()
-            claimed = await self._link.run(self._store.claim(self._member, lanes, limit, per_lane))
-            self._lanes.claimed(lanes, claimed, limit, per_lane)
-            for job_id, reason in claimed.broken:
-                log.error("job %s is paused: %s", job_id, reason)
-            await self.dispatch(claimed.dispatches)
-            moved += claimed.rows
-        parts = self._lanes.walk_parts()
-        ready = await self._link.run(self._store.ready(self._member, parts, limit, per_lane))
-        self._lanes.readied(parts, ready, limit)
+        lanes = self._lanes.walk()
+        claimed = await self._link.run(self._store.claim(self._member, lanes, limit, per_lane))
+        self._lanes.claimed(lanes, claimed, limit, per_lane)
+        for job_id, reason in claimed.broken:
+            log.error("job %s is paused: %s", job_id, reason)
+        await self.dispatch(claimed.dispatches)
+        lanes = self._lanes.walk_ready()
+        ready = await self._link.run(self._store.ready(self._member, lanes, limit, per_lane))
+        self._lanes.readied(lanes, ready, limit)
         await self.dispatch(ready)
-        return moved + len(ready)
+        return claimed.rows + len(ready)
 
     async def dispatch(self, runs: Sequence[Dispatch]) -> None:
         """Publishes runs that the store has given this scheduler."""

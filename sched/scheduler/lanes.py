@@ -1,8 +1,9 @@
 """Which lanes a claim walks, in which order, and from which low watermark on. Pure.
 
 A lane is a (partition, queue) pair. The walk starts behind the lane that was served last, so that an overload starves
-nobody; so does the look at ready runs, whose lanes are partitions. The low watermark of a lane keeps the dead index entries at its head out of the scan: it trails what was
-claimed by TRAIL, because a submit may commit late, and every few seconds a claim starts from the very beginning.
+nobody; so does the look at ready runs. The low watermark of a lane keeps the dead index entries at its head out of the
+scan: it trails what was claimed by TRAIL, because a submit may commit late, and every few seconds a claim starts from the
+very beginning.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class LaneBook:
         self._lanes: list[tuple[int, str]] = []
         self._lows: dict[tuple[int, str], datetime] = {}
         self._next: tuple[int, str] | None = None
-        self._next_part: int | None = None
+        self._next_ready: tuple[int, str] | None = None
 
     def set(self, parts: Sequence[int], queues: Iterable[str]) -> None:
         """The partitions that are mine and the queues with room. What is new begins from the start."""
@@ -50,7 +51,14 @@ class LaneBook:
 
     def walk(self) -> Lanes:
         """The lanes for the next claim."""
-        at = self._lanes.index(self._next) if self._next in self._lanes else 0
+        return self._walk_from(self._next)
+
+    def walk_ready(self) -> Lanes:
+        """The lanes for the next look at ready runs."""
+        return self._walk_from(self._next_ready)
+
+    def _walk_from(self, first: tuple[int, str] | None) -> Lanes:
+        at = self._lanes.index(first) if first in self._lanes else 0
         order = self._lanes[at:] + self._lanes[:at]
         return Lanes([p for p, _ in order], [q for _, q in order], [self._lows[lane] for lane in order])
 
@@ -67,15 +75,10 @@ class LaneBook:
         if full and order:
             self._next = order[(last + 1) % len(order)]
 
-    def walk_parts(self) -> list[int]:
-        """The partitions for the next look at ready runs."""
-        parts = list(self.parts)
-        at = parts.index(self._next_part) if self._next_part in parts else 0
-        return parts[at:] + parts[:at]
-
-    def readied(self, parts: Sequence[int], ready: Sequence[Dispatch], limit: int) -> None:
-        """Learns from a look at `parts`: if it was full, the next one starts behind the partition that was served last."""
-        if parts and len(ready) >= limit:
-            served = {partition_of(d.job_id) for d in ready}
-            last = max(n for n, part in enumerate(parts) if part in served)
-            self._next_part = parts[(last + 1) % len(parts)]
+    def readied(self, lanes: Lanes, ready: Sequence[Dispatch], limit: int) -> None:
+        """Learns from a look at `lanes`: if it was full, the next one starts behind the lane that was served last."""
+        if len(ready) >= limit:
+            order = list(zip(lanes.parts, lanes.queues, strict=True))
+            served = {(partition_of(d.job_id), d.queue) for d in ready}
+            last = max(n for n, lane in enumerate(order) if lane in served)
+            self._next_ready = order[(last + 1) % len(order)]

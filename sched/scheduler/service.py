@@ -184,7 +184,7 @@ class Scheduler:
             # made its queue.
             self._wake.clear()
             await self._learn_queues(lanes)
-            seconds = await self._link.run(self._store.sleep(member, lanes.walk(), lanes.parts, wakeup.longest))
+            seconds = await self._link.run(self._store.sleep(member, lanes.walk(), wakeup.longest))
             if not await dispatcher.round():
                 await set_within(self._wake, max(0.001, seconds))
             await self._link.run(self._store.wake(member))

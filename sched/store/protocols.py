@@ -125,15 +125,13 @@ class Scheduling(Protocol):
         No rows: nothing is due. Superseded: not live any more.
         """
 
-    def ready(
-        self, member: int, parts: Sequence[int], limit: int, per_lane: int | None = None
-    ) -> Transaction[list[Dispatch]]:
-        """Gives runs whose ready_at has come a new dispatch number, partition by partition, `per_lane` of each at most.
+    def ready(self, member: int, lanes: Lanes, limit: int, per_lane: int | None = None) -> Transaction[list[Dispatch]]:
+        """Gives runs whose ready_at has come a new dispatch number, lane by lane, `per_lane` of each at most.
 
         None: nothing is ready, or the member is not live.
         """
 
-    def sleep(self, member: int, lanes: Lanes, parts: Sequence[int], longest: float) -> Transaction[float]:
+    def sleep(self, member: int, lanes: Lanes, longest: float) -> Transaction[float]:
         """Seconds until the next thing is due, `longest` at most, and the promise to look again then.
 
         0 for a member that is gone.

@@ -28,7 +28,6 @@ select id, date_trunc('hour', now()), get_byte(uuid_send(id), 15) & 63,
   case when n %% 100 = 2 then now() - interval '1 s' end
 from (select gen_random_uuid() as id, n, n %% 2 = 1 as running from generate_series(1, %s) n) x
 """
-PARTS = list(range(64))
 KEY = """job_id::text, to_char(scheduled_for at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
 
 
@@ -95,9 +94,9 @@ def test_hot_statements_walk_their_indexes_on_a_full_store(house, keys):
         assert plan.indexes("run") == {"run_pkey"}
         assert plan.rows_discarded("run") == 0
 
-    ready = Plan(house, store.ready(member, PARTS, 50))
+    ready = Plan(house, store.ready(member, house.lanes(), 50))
     assert "run_ready" in ready.indexes("run")
-    sleep = Plan(house, store.sleep(member, lanes, PARTS, 60))
+    sleep = Plan(house, store.sleep(member, lanes, 60))
     assert (sleep.indexes("job"), sleep.indexes("run")) == ({"job_due"}, {"run_ready"})
 
     for plan in (claim, idle, begin, look, finish, back, ready, sleep):
@@ -114,8 +113,8 @@ def test_fresh_statistics_on_an_empty_store_tempt_no_plan_to_scan_everything(hou
         "look": Plan(house, store.look([key], 15)),
         "finish": Plan(house, store.finish([End(key, 1, "succeeded")])),
         "give_back": Plan(house, store.give_back([Return(key, 1, "release")])),
-        "ready": Plan(house, store.ready(member, PARTS, 50)),
-        "sleep": Plan(house, store.sleep(member, house.lanes(), PARTS, 60)),
+        "ready": Plan(house, store.ready(member, house.lanes(), 50)),
+        "sleep": Plan(house, store.sleep(member, house.lanes(), 60)),
     }
     assert {name for name, plan in plans.items() if plan.scanned_whole() & {"job", "run"}} == set()
 

@@ -114,7 +114,7 @@ def test_a_submit_of_something_earlier_wakes_a_sleeping_scheduler(house, store_u
     scheduler = house.join()
     house.run(house.store.partitions(scheduler))
     house.submit(house.job(when=Once(after=30)))
-    house.run(house.store.sleep(scheduler, house.lanes(), list(range(64)), 60))
+    house.run(house.store.sleep(scheduler, house.lanes(), 60))
     with psycopg.connect(store_url, autocommit=True) as ear:
         ear.execute(f"listen {house.store.wake_channel}")
         house.submit(house.job(when=Once(after=40)))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey, partition_of
 from rota.sched.scheduler.lanes import LaneBook
-from rota.sched.store.conformance.house import PARTS, House
 from rota.sched.when import Once, Schedule
+
+if TYPE_CHECKING:
+    from rota.sched.store.conformance.house import House
 
 
 def test_a_job_that_is_due_is_claimed_once(house: House) -> None:
@@ -150,19 +153,31 @@ def test_with_very_many_ready_runs_every_partition_is_served(house: House) -> No
     assert house.lose(new, old).adopted == 1000
     served: set[int] = set()
     for _ in range(8):
-        parts = book.walk_parts()
-        ready = house.run(house.store.ready(new, parts, 100, 8))
+        lanes = book.walk_ready()
+        ready = house.run(house.store.ready(new, lanes, 100, 8))
         assert len(ready) <= 100
-        book.readied(parts, ready, 100)
+        book.readied(lanes, ready, 100)
         served |= {partition_of(d.job_id) for d in ready}
     assert len(served) == 64
+
+
+def test_what_is_ready_in_a_queue_that_takes_nothing_is_left_alone(house: House) -> None:
+    old, new = house.join(), house.join()
+    house.queues = ["mail", "other"]
+    house.submit(house.job(), house.job(queue="other"))
+    assert len(house.claim(old).dispatches) == 2
+    house.lose(new, old)
+    (dispatch,) = house.run(house.store.ready(new, house.lanes(["other"]), 100))
+    assert dispatch.queue == "other"
+    assert house.run(house.store.sleep(new, house.lanes(["other"]), 60)) > 59
+    assert [d.queue for d in house.ready(new)] == ["mail"]
 
 
 def test_sleep_tells_when_the_next_thing_is_due(house: House) -> None:
     scheduler = house.join()
 
     def sleep() -> float:
-        return house.run(house.store.sleep(scheduler, house.lanes(), PARTS, 60))
+        return house.run(house.store.sleep(scheduler, house.lanes(), 60))
 
     assert 55 < sleep() <= 60
     house.submit(house.job(when=Once(after=30)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rota.sched.errors import RotaError, Superseded
 from rota.sched.message import ARGS_INLINE
 from rota.sched.model import Dispatch
-from rota.sched.store.postgres.text import LIVE_MEMBER, tick
+from rota.sched.store.postgres.text import LIVE_MEMBER, SAME_RUN, tick
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Claimed, Lanes, Served
 from rota.sched.timing import Advance, advance
@@ -109,17 +109,17 @@ select {_DISPATCH} from fired
 READY = f"""
 with {LIVE_MEMBER},
 ready as materialized (
-  select r.* from me cross join unnest(%(parts)s::smallint[]) lane(part)
+  select r.* from me cross join unnest(%(parts)s::smallint[], %(queues)s::text[]) lane(part, queue)
   cross join lateral (
-    select job_id, scheduled_for from rota.run r
-    where r.part = lane.part and r.ready_at <= now() and r.state in ('waiting', 'retrying')
+    select job_id as id, scheduled_for as tick from rota.run r
+    where r.part = lane.part and r.queue = lane.queue and r.ready_at <= now() and r.state in ('waiting', 'retrying')
     order by r.ready_at limit %(per_lane)s for update skip locked
   ) r
   limit %(limit)s
 )
 update rota.run r set state = 'waiting', dispatch = nextval('rota.number'), scheduler = %(member)s, fence = null,
   owner = null, retry_at = null, ready_at = null, dispatched_at = clock_timestamp()
-from ready where r.job_id = ready.job_id and r.scheduled_for = ready.scheduled_for
+from ready x where {SAME_RUN}
 returning {_DISPATCH.replace("job_id", "r.job_id").replace("scheduled_for", "r.scheduled_for")}
 """
 
@@ -129,10 +129,10 @@ select least(
    cross join lateral (
      select j.next_run_at as at from rota.job j
      where j.part = lane.part and j.queue = lane.queue and not j.paused order by j.next_run_at limit 1) d),
-  (select min(d.at) from unnest(%(all_parts)s::smallint[]) lane(part)
+  (select min(d.at) from unnest(%(parts)s::smallint[], %(queues)s::text[]) lane(part, queue)
    cross join lateral (
-     select r.ready_at as at from rota.run r where r.part = lane.part and r.ready_at is not null
-     order by r.ready_at limit 1) d)
+     select r.ready_at as at from rota.run r
+     where r.part = lane.part and r.queue = lane.queue and r.ready_at is not null order by r.ready_at limit 1) d)
 )"""
 
 
@@ -171,25 +171,30 @@ class SchedulingStatements:
         return Claimed(dispatches, served, now, plan.broken, len(plan.skipped))
 
     @transaction(pinned=True)
-    def ready(
-        self, member: int, parts: Sequence[int], limit: int, per_lane: int | None = None
-    ) -> Steps[list[Dispatch]]:
+    def ready(self, member: int, lanes: Lanes, limit: int, per_lane: int | None = None) -> Steps[list[Dispatch]]:
         """Gives runs whose ready_at has come a new dispatch number under this scheduler; they are waiting then.
 
-        Partitions are walked in the caller's order, `per_lane` runs of each at most: a redrive of very many in the first
-        ones must not keep what recovery has set ready in the others. A dead member gets nothing, as with claim (but no error: claim will tell it).
+        Lanes are walked in the caller's order, `per_lane` runs of each at most: a redrive of very many in the first ones
+        must not keep what recovery has set ready in the others. A dead member gets nothing, as with claim (but no error:
+        claim will tell it).
         """
-        params = {"member": member, "parts": parts, "limit": limit, "per_lane": per_lane or limit}
+        params = {
+            "member": member,
+            "parts": lanes.parts,
+            "queues": lanes.queues,
+            "limit": limit,
+            "per_lane": per_lane or limit,
+        }
         rows = yield Query(READY, params)
         return [Dispatch(*row) for row in rows]
 
     @transaction(pinned=True)
-    def sleep(self, member: int, lanes: Lanes, parts: Sequence[int], longest: float) -> Steps[float]:
+    def sleep(self, member: int, lanes: Lanes, longest: float) -> Steps[float]:
         """How long the scheduler may sleep, `longest` at most, and the promise that it will look again then.
 
         Publishes the wake-up time, so that a submit of something earlier knows that it must NOTIFY.
         """
-        params = {"parts": lanes.parts, "queues": lanes.queues, "all_parts": parts}
+        params = {"parts": lanes.parts, "queues": lanes.queues}
         ((at,),) = yield Query(NEXT_DUE, params)
         rows = yield Query(
             "update rota.member set wakes_at = least(%(at)s, clock_timestamp() + make_interval(secs => %(longest)s)) "

@@ -21,6 +21,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    op.execute("drop index rota.run_ready")
+    op.execute("create index run_ready on rota.run (part, ready_at) where ready_at is not null")
     op.execute("alter table rota.job drop column policy")
     op.execute(
         "alter table rota.run drop column policy, drop column expires_at, drop column checkpoint, drop column progress, "

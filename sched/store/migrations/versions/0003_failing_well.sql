@@ -10,6 +10,9 @@ alter table rota.run
   add column unknown_since timestamptz, -- when a worker of its queue first did not know its handler
   add column cancel_reason text,        -- who asked to cancel, and why
   add column lineage jsonb;             -- an array, one entry for each redrive: when, by whom, what it died of
+-- By queue too: what is ready in a queue that is full or paused is not looked at.
+drop index rota.run_ready;
+create index run_ready on rota.run (part, queue, ready_at) where ready_at is not null;
 create index run_expires on rota.run (expires_at) where expires_at is not null;
 
 alter table rota.dead add column policy jsonb, add column lineage jsonb;
