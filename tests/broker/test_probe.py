@@ -1,6 +1,6 @@
 """What is found out about a broker by trying."""
 
-from __future__ import asyncio
+import asyncio
 
 import pytest
 from rota.sched.broker.probe import leads_somewhere
