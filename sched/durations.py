@@ -83,6 +83,21 @@ def instant(text: str, what: str) -> datetime:
         raise UsageError(f"{what} is {text!r}, which is no instant: {error}") from error
 
 
+def wall_time(text: str, what: str) -> datetime:
+    """The naive datetime of text such as '2026-12-01T09:00'. Raises UsageError for text with an offset."""
+    found = _INSTANT.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is None:
+        raise UsageError(f"{what} is {text!r}: write it as '2026-12-01T09:00'")
+    if found[3] is not None:
+        raise UsageError(
+            f"{what} is {text!r}, which has an offset, and a zone is given beside it: leave out one of them"
+        )
+    try:
+        return datetime.fromisoformat(text.strip().upper())
+    except ValueError as error:
+        raise UsageError(f"{what} is {text!r}, which is no time: {error}") from error
+
+
 def utc(value: datetime, what: str) -> datetime:
     """The same instant in UTC. Raises UsageError for a naive datetime."""
     if not isinstance(value, datetime):

@@ -6,15 +6,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
-from typing import Any, get_args
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, get_args
 
-from rota.sched.durations import instant, rfc3339, seconds
+from rota.sched.durations import instant, rfc3339, seconds, utc, wall_time
 from rota.sched.errors import UsageError
+from rota.sched.timing import check_cron, instant_of, zone
 from rota.sched.timing.policies import DstGap, DstOverlap, Misfire, Overlap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SHORTEST = 0.1
 """Shortest interval of a schedule, in seconds."""
+MOST_DATES = 1_000
+"""Dates that a schedule may exclude, at most."""
 _LATER = {"buffer_one", "buffer_all", "cancel_other"}
 
 
@@ -49,7 +55,11 @@ class Once:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A recurring job: a cron expression in a zone, or an interval in seconds, with its policies (docs/schedules.md)."""
+    """A recurring job: a cron expression in a zone, or an interval in seconds, with its policies (docs/time.md).
+
+    Between `start` and `end` (aware datetimes or RFC 3339, both included, kept in UTC); not on the dates `exclude`
+    (ISO, of the zone's calendar), which only a cron expression has.
+    """
 
     cron: str | None = None
     every: float | None = None
@@ -62,6 +72,9 @@ class Schedule:
     grace: float | None = None
     overlap: Overlap = "allow"
     jitter: float = 0.0
+    start: datetime | None = None
+    end: datetime | None = None
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.cron is None) == (self.every is None):
@@ -72,10 +85,14 @@ class Schedule:
                 object.__setattr__(self, name, seconds(value, name))
         self._check_words()
         self._check_numbers()
+        self._check_bounds()
+        object.__setattr__(self, "exclude", _dates(self.exclude))
         if self.cron is not None:
-            from rota.sched.timing import check_cron  # noqa: PLC0415 - timing reads schedules
-
             check_cron(self.cron, self.tz)
+        elif self.exclude:
+            raise UsageError("exclude belongs to cron expressions: an interval knows no dates")
+        else:
+            zone(self.tz)
 
     def _check_words(self) -> None:
         if self.overlap in _LATER:
@@ -91,9 +108,18 @@ class Schedule:
         if isinstance(self.catchup_limit, bool) or not isinstance(self.catchup_limit, int) or self.catchup_limit < 1:
             raise UsageError(f"catchup_limit is {self.catchup_limit!r}: give a number of ticks, 1 or more")
 
+    def _check_bounds(self) -> None:
+        for name in ("start", "end"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, instant(value, name) if isinstance(value, str) else utc(value, name))
+        if self.start is not None and self.end is not None and self.end < self.start:
+            raise UsageError(f"end {rfc3339(self.end)} is before start {rfc3339(self.start)}: there would be no tick")
+
     def to_json(self) -> dict[str, Any]:
         """What differs from the defaults; the store keeps it and `from_json` reads it."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        return {name: _plain(value) for name, value in given.items()}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Schedule:
@@ -104,12 +130,37 @@ class Schedule:
         return cls(**value)
 
 
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _dates(values: Iterable[date | str]) -> tuple[str, ...]:
+    if isinstance(values, str | date):
+        raise UsageError(f"exclude is {values!r}: give a list of dates")
+    found = {_date(value) for value in values}
+    if len(found) > MOST_DATES:
+        raise UsageError(f"exclude has {len(found)} dates: {MOST_DATES} are the most")
+    return tuple(sorted(found))
+
+
+def _date(value: date | str) -> str:
+    try:
+        return (value if type(value) is date else date.fromisoformat(str(value))).isoformat()
+    except ValueError:
+        raise UsageError(f"exclude has {value!r}: give dates such as '2026-12-25'") from None
+
+
 When = Once | Schedule
 
 
-def at(instant_: datetime) -> Once:
-    """Once, at an aware datetime; one in the past is due at once."""
-    return Once(at=instant_)
+def at(instant_: datetime, *, tz: str | None = None) -> Once:
+    """Once, at an aware datetime, or at a naive one's wall time in the IANA zone `tz`; in the past it is due at once.
+
+    A wall time that a gap swallows is the gap's end; of one that comes twice the first is meant, the second with fold=1.
+    """
+    return Once(at=instant_ if tz is None else instant_of(instant_, tz))
 
 
 def after(delay: float | str | timedelta) -> Once:
@@ -132,7 +183,9 @@ def when_from_json(value: dict[str, Any] | None) -> When:
     if not value:
         return Once()
     if "at" in value:
-        _only(value, {"at"})
+        _only(value, {"at", "tz"})
+        if "tz" in value:
+            return at(wall_time(value["at"], "when.at"), tz=value["tz"])
         return Once(at=instant(value["at"], "when.at"))
     if "after" in value:
         _only(value, {"after"})

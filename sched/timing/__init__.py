@@ -2,5 +2,19 @@
 
 from rota.sched.timing.plan import Advance, Skipped, advance
 from rota.sched.timing.ticks import Fire, check_cron, fires, first_tick, jitter_of, next_tick
+from rota.sched.timing.zones import instant_of, zone, zone_source
 
-__all__ = ["Advance", "Fire", "Skipped", "advance", "check_cron", "fires", "first_tick", "jitter_of", "next_tick"]
+__all__ = [
+    "Advance",
+    "Fire",
+    "Skipped",
+    "advance",
+    "check_cron",
+    "fires",
+    "first_tick",
+    "instant_of",
+    "jitter_of",
+    "next_tick",
+    "zone",
+    "zone_source",
+]

@@ -1,20 +1,23 @@
 """Cron expressions on naive local wall time: parsing, refusal with a reason, and the next match. Pure.
 
-Fields are minute, hour, day of month, month, day of week; with six, seconds come first. croniter finds the matches; it is
-asked with local times without a zone only, because with one it is wrong around clock changes. The day rule is vixie
-cron's: two restricted day fields are ORed, but if one of them begins with `*` (`*/2`) both must hold.
+Fields are minute, hour, day of month, month, day of week; with six, seconds come first. Wall time here has no zone and no
+clock changes: what those do to a match is decided in ticks.py. The day rule is vixie cron's: two restricted day fields
+are ORed, but if one of them begins with `*` (`*/2`) both must hold.
+
+The search goes through months: the days of each that match are found once and remembered, the time within a day by
+bisection. It ends `YEARS` years after its start.
 """
 
 from __future__ import annotations
 
-import calendar
+from bisect import bisect_left
+from calendar import monthrange
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime
 from functools import lru_cache
 
-from croniter import CroniterBadDateError, CroniterError, croniter
 from rota.sched.errors import UsageError
-from rota.sched.timing.fields import FIELDS, WHOLE, part_of
+from rota.sched.timing.fields import FIELDS, LAST, Field, read_field
 
 MACROS = {
     "@yearly": "0 0 1 1 *",
@@ -31,62 +34,83 @@ _NO_MACRO = {
 }
 YEARS = 40
 """How far a match may lie ahead: 29 February on a given weekday comes at least once in 40 years."""
+LONGEST = 1_000
+"""Characters of an expression at most."""
+NO_DATES: frozenset[date] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """Fields as croniter reads them. `near`: only on the working day nearest to that day, "l" the month's last one."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Days:
+    """The two day fields. `either`: one of them is enough."""
 
-    fields: str
-    near: str | None = None
+    dates: Field
+    weekdays: Field
+    either: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Cron:
-    """A parsed expression. `fixed`: neither hour nor minute begins with `*`, so it names times of day."""
+    """A parsed expression. `parse` gives the same object for the same text, and it is compared as such.
+
+    `fixed`: neither hour nor minute begins with `*`, so it names times of day. `with_seconds`: it has six fields.
+    """
 
     text: str
-    alternatives: tuple[Alternative, ...]
-    day_or: bool
-    seconds: bool
+    seconds: tuple[int, ...]
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: Days
+    months: frozenset[int]
     fixed: bool
+    with_seconds: bool
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def parse(text: str) -> Cron:
     """The expression in `text`. UsageError with what is wrong with it."""
+    if len(text) > LONGEST:
+        raise UsageError(f"cron expression {text[:40]!r}... has {len(text)} characters: {LONGEST} are the most")
     written = _split(text)
-    names = FIELDS if len(written) == 6 else FIELDS[1:]
-    fields = [_field(text, name, field.lower()) for name, field in zip(names, written, strict=True)]
-    minute, hour, dom, _, dow = written[-5:]
-    star = any(f != "*" and f.startswith("*") for f in (dom, dow))
-    if star and "w" in dom.lower():
-        raise UsageError(
-            f"cron expression {text!r}: W in the day of month needs weekday '*' or plain days, not a step of '*'"
-        )
+    names = FIELDS[-len(written) :]
+    try:
+        fields = [read_field(name, field) for name, field in zip(names, written, strict=True)]
+    except UsageError as error:
+        raise UsageError(f"cron expression {text!r}: {error}") from None
+    minute, hour, dates, months, weekdays = fields[-5:]
     cron = Cron(
         text,
-        tuple(_alternatives(fields, star=star)),
-        day_or=not star,
-        seconds=len(fields) == 6,
-        fixed=not (minute.startswith("*") or hour.startswith("*")),
+        tuple(sorted(fields[0].values)) if len(fields) == 6 else (0,),
+        tuple(sorted(minute.values)),
+        tuple(sorted(hour.values)),
+        _days_of_fields(dates, weekdays),
+        months.values,
+        fixed=not (minute.star or hour.star),
+        with_seconds=len(fields) == 6,
     )
-    _probe(cron, fields)
+    _check_that_it_fires(cron, *written[-3:])
     return cron
 
 
+@lru_cache(maxsize=4_096)
+def _days_of_fields(dates: Field, weekdays: Field) -> Days:
+    return Days(dates, weekdays, either=not (dates.star or weekdays.star))
+
+
 def _split(text: str) -> list[str]:
-    expression = text.strip()
+    expression = text.strip().lower()
     if expression.startswith("@"):
-        word = expression.lower().split()[0]
-        if expression.lower() not in MACROS:
+        word = expression.split()[0]
+        if expression not in MACROS:
             why = _NO_MACRO.get(word, f"use one of {', '.join(MACROS)}")
             raise UsageError(f"cron expression {text!r}: {word} is not supported: {why}")
         expression = MACROS[word]
-    if expression.upper().startswith(("TZ=", "CRON_TZ=")):
+    if expression.startswith(("tz=", "cron_tz=")):
         raise UsageError(f"cron expression {text!r} has a zone in it: give it as the schedule's time zone (tz)")
-    if expression.lower().startswith(("cron(", "rate(")):
-        raise UsageError(f"cron expression {text!r} is in AWS's form: write the five fields alone, without a year")
+    if expression.startswith(("cron(", "rate(", "at(")):
+        raise UsageError(
+            f"cron expression {text!r} is in AWS's form: write the five fields alone, without a year and without '?', "
+            "and weekdays by name (1 is Sunday there); for rate() an interval (every), for at() a time (at)"
+        )
     fields = expression.split()
     if len(fields) not in {5, 6}:
         year = "; a year field is not supported" if len(fields) == 7 else ""
@@ -94,97 +118,102 @@ def _split(text: str) -> list[str]:
             f"cron expression {text!r} has {len(fields)} fields: write minute, hour, day of month, month, day of week "
             f"(with six, seconds first){year}"
         )
-    return fields
+    return _without_question_marks(text, fields)
 
 
-def _field(text: str, name: str, field: str) -> str:
-    """One field in the form that croniter reads rightly; UsageError if it is none."""
-    if field == "?" and name.startswith("day"):
-        return "*"
-    if "" in field.split(","):
-        raise UsageError(f"cron expression {text!r}: a blank or nothing beside the comma of {field!r} in the {name}")
-    parts = field.split(",")
-    if len(parts) > 1:  # croniter takes a list with a bare * in it for *, which the day rule is not to see
-        parts = [WHOLE[name] if part == "*" else part for part in parts]
-    return ",".join(part_of(text, name, part) for part in parts)
-
-
-def _alternatives(fields: list[str], *, star: bool) -> list[Alternative]:
-    """The expressions that together mean this one: croniter knows no W, and mixes no `1#2`, `L5` with other days."""
-    *front, dom, month, dow = fields
-    near = [day for day in dom.split(",") if day.endswith("w")]
-    if near:
-        found = [Alternative(" ".join([*front, "*", month, "1-5"]), day.removesuffix("w")) for day in near]
-        others = ",".join(day for day in dom.split(",") if day not in near)
-        if others or dow != "*":
-            found += _alternatives([*front, others or "*", month, dow], star=star)
-        return found
-    days = dow.split(",")
-    nth = [day for day in days if "#" in day or day.startswith("l")]
-    if not nth or (dom == "*" and len(nth) == len(days)):
-        return [Alternative(" ".join(fields))]
-    plain = [day for day in days if day not in nth]
-    kept = dom if star else "*"
-    each = [[*front, kept, month, day] for day in (*nth, *([",".join(plain)] if plain else []))]
-    if not star and dom != "*":
-        each.append([*front, dom, month, "*"])
-    return [Alternative(" ".join(one)) for one in each]
-
-
-def _probe(cron: Cron, fields: list[str]) -> None:
-    """Finds one match, so that what can never fire is refused."""
-    *_, dom, month, dow = fields
-    try:
-        next_match(cron, datetime(2024, 1, 1))  # noqa: DTZ001 - wall time has no zone here
-    except CroniterBadDateError:
-        weekday = "" if dow == "*" else f" on weekday {dow}"
+def _without_question_marks(text: str, fields: list[str]) -> list[str]:
+    """Quartz's `?` in a day field is `*`; but its weekdays count from Sunday as 1, so that numbers would be misread."""
+    *front, day, month, weekday = fields
+    if "?" in {day, weekday} and any(character.isdigit() for character in weekday.partition("#")[0]):
         raise UsageError(
-            f"cron expression {cron.text!r} never fires: day {dom}{weekday} does not come in month {month}"
-        ) from None
-    except (CroniterError, ValueError, KeyError, IndexError) as error:
-        raise UsageError(f"cron expression {cron.text!r}: {error}") from None
+            f"cron expression {text!r}: '?' is Quartz's and AWS's, where weekday 1 is Sunday (here it is Monday): "
+            f"write the day of week {weekday!r} with names such as mon-fri, or '*' instead of '?'"
+        )
+    return [*front, "*" if day == "?" else day, month, "*" if weekday == "?" else weekday]
 
 
-@lru_cache(maxsize=65536)
-def next_match(cron: Cron, after: datetime) -> datetime:
-    """The first local time that matches, strictly after `after` (naive, whole seconds).
+def _check_that_it_fires(cron: Cron, day: str, month: str, weekday: str) -> None:
+    if next_match(cron, datetime(2024, 1, 1)) is None:  # noqa: DTZ001 - wall time has no zone here
+        on = "" if weekday == "*" else f" on day of week {weekday}"
+        raise UsageError(
+            f"cron expression {cron.text!r} never fires: day of month {day}{on} does not come in month {month}"
+        )
 
-    Raises CroniterBadDateError if there is none in `YEARS` years.
+
+def next_match(cron: Cron, after: datetime, without: frozenset[date] = NO_DATES) -> datetime | None:
+    """The first local time that matches, strictly after `after` (naive, whole seconds), on none of the dates `without`.
+
+    None if there is none in `YEARS` years.
     """
-    found = [match for match in (_next_of(each, cron, after) for each in cron.alternatives) if match is not None]
-    if not found:
-        raise CroniterBadDateError(f"no match of {cron.text!r} after {after}")
-    return min(found)
-
-
-def _next_of(each: Alternative, cron: Cron, after: datetime) -> datetime | None:
-    start = after
-    while start.year <= after.year + YEARS:
-        try:
-            found = croniter(
-                each.fields,
-                start,
-                ret_type=datetime,
-                day_or=cron.day_or,
-                second_at_beginning=cron.seconds,
-                max_years_between_matches=YEARS,
-            ).get_next()
-        except CroniterBadDateError:
-            return None
-        assert isinstance(found, datetime)
-        if each.near is None or found.day == _working_day(found.year, found.month, each.near):
-            return found
-        start = found.replace(hour=0, minute=0, second=0) + timedelta(days=1, seconds=-1)
+    year, month, today = after.year, after.month, after.day
+    last_year = min(after.year + YEARS, 9999)
+    while year <= last_year:
+        if month in cron.months:
+            for day in _days(cron.days, year, month):
+                if day < today or (without and date(year, month, day) in without):
+                    continue
+                found = _next_time(cron, after) if day == today else _first_time(cron)
+                if found is not None:
+                    return datetime(year, month, day, *found)  # noqa: DTZ001
+        today = 0
+        year, month = (year, month + 1) if month < 12 else (year + 1, 1)
     return None
 
 
-def _working_day(year: int, month: int, near: str) -> int | None:
-    """The day from Monday to Friday that is nearest to a day, within its month; None if the month has no such day."""
-    first_weekday, length = calendar.monthrange(year, month)
-    day = length if near == "l" else int(near)
-    if not 1 <= day <= length:
+def is_match(cron: Cron, local: datetime) -> bool:
+    """Whether a local time (naive, whole seconds) matches."""
+    return (
+        local.second in cron.seconds
+        and local.minute in cron.minutes
+        and local.hour in cron.hours
+        and local.month in cron.months
+        and local.day in _days(cron.days, local.year, local.month)
+    )
+
+
+def _first_time(cron: Cron) -> tuple[int, int, int]:
+    return cron.hours[0], cron.minutes[0], cron.seconds[0]
+
+
+def _next_time(cron: Cron, after: datetime) -> tuple[int, int, int] | None:
+    """The first matching time of day after that of `after`, None if the day has no more."""
+    hours, minutes, seconds = cron.hours, cron.minutes, cron.seconds
+    at = bisect_left(hours, after.hour)
+    if at == len(hours):
         return None
-    weekday = (first_weekday + day - 1) % 7
+    if hours[at] > after.hour:
+        return hours[at], minutes[0], seconds[0]
+    minute = bisect_left(minutes, after.minute)
+    if minute < len(minutes) and minutes[minute] == after.minute:
+        second = bisect_left(seconds, after.second + 1)
+        if second < len(seconds):
+            return after.hour, after.minute, seconds[second]
+        minute += 1
+    if minute < len(minutes):
+        return after.hour, minutes[minute], seconds[0]
+    return (hours[at + 1], minutes[0], seconds[0]) if at + 1 < len(hours) else None
+
+
+@lru_cache(maxsize=65_536)
+def _days(rule: Days, year: int, month: int) -> tuple[int, ...]:
+    """The days of a month that match, in order."""
+    first, length = monthrange(year, month)
+    days = range(1, length + 1)
+    by_date = {length if day == LAST else day for day in rule.dates.values}
+    by_date |= {_working_day(first, length, length if day == LAST else day) for day in rule.dates.near}
+    by_weekday = {day for day in days if (first + day) % 7 in rule.weekdays.values}
+    for weekday, number in rule.weekdays.nth:
+        each = [day for day in days if (first + day) % 7 == weekday]
+        by_weekday |= set(each[-1:] if number == LAST else each[number - 1 : number])
+    chosen = by_date | by_weekday if rule.either else by_date & by_weekday
+    return tuple(day for day in days if day in chosen)
+
+
+def _working_day(first: int, length: int, day: int) -> int:
+    """The day from Monday to Friday that is nearest to a day, within its month; 0 if the month has no such day."""
+    if day > length:
+        return 0
+    weekday = (first + day - 1) % 7
     if weekday == 5:
         return day - 1 if day > 1 else 3
     if weekday == 6:

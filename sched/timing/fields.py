@@ -1,12 +1,20 @@
-"""One part of a cron field: what it may hold, and what to write instead of what it may not. Pure."""
+"""One field of a cron expression: the values that it holds, or what to write instead of what it may not hold. Pure.
+
+croniter expands plain parts, and each field is remembered: thousands of expressions consist of few. Where it is wrong, our reading wins: `5-5` is one value, and a range that descends goes round.
+"""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from typing import NamedTuple
 
+from croniter import croniter
 from rota.sched.errors import UsageError
 
 FIELDS = ("second", "minute", "hour", "day of month", "month", "day of week")
+LAST = 0
+"""As a day of the month, and as the number of a weekday within its month: the last one."""
 _MONTHS = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
 _DAYS = "sun|mon|tue|wed|thu|fri|sat"
 _VALUE = {
@@ -25,25 +33,66 @@ _BOUNDS = {
     "month": (1, 12),
     "day of week": (0, 7),
 }
-WHOLE = {name: f"{low}-{high}" for name, (low, high) in _BOUNDS.items()}
-"""Each field's whole range, written as one."""
+
+_DATE = re.compile(r"(l|[1-9]|[12]\d|3[01])w|l", re.ASCII)
+"""The month's last day (`L`), and the working day nearest to a day (`15W`, `LW`)."""
+_NTH = re.compile(rf"([0-7]|{_DAYS})#([1-5])|l([0-7]|{_DAYS})|([0-7]|{_DAYS})l", re.ASCII)
+"""A weekday with its number in the month (`1#2`), and the last such (`5L`, `L5`)."""
 
 
-def part_of(text: str, name: str, part: str) -> str:
-    """A part of the field `name` as croniter reads it rightly. UsageError, naming the expression `text`, if it is none."""
-    special = _special(name, part)
-    if special is not None:
-        return special
+class Field(NamedTuple):
+    """What a field holds. A weekday is 0 (Sunday) to 6; `LAST` among days of the month is its last day.
+
+    `near`: days of the month of which the nearest working day is meant. `nth`: weekdays with their number in the month.
+    `star`: the field begins with `*`.
+    """
+
+    values: frozenset[int]
+    near: frozenset[int]
+    nth: frozenset[tuple[int, int]]
+    star: bool
+
+
+@lru_cache(maxsize=16_384)
+def read_field(name: str, field: str) -> Field:
+    """The field `name` that is written so, in lower case. UsageError if it is none."""
+    parts = field.split(",")
+    if "" in parts:
+        raise UsageError(f"a blank or nothing beside the comma of {field!r} in the {name}")
+    values: set[int] = set()
+    near: set[int] = set()
+    nth: set[tuple[int, int]] = set()
+    for part in parts:
+        if name == "day of month" and (found := _DATE.fullmatch(part)):
+            (near if found[1] else values).add(LAST if found[1] in {None, "l"} else int(found[1]))
+        elif name == "day of week" and (found := _NTH.fullmatch(part)):
+            nth.add((_number(name, found[1] or found[3] or found[4]) % 7, int(found[2] or LAST)))
+        else:
+            values |= _values_of(name, _plain(name, part))
+    return Field(frozenset(values), frozenset(near), frozenset(nth), field.startswith("*"))
+
+
+def _values_of(name: str, parts: str) -> frozenset[int]:
+    fields = ["*"] * 5
+    at = max(FIELDS.index(name) - 1, 0)  # seconds are expanded as minutes are
+    fields[at] = parts
+    expanded = croniter.expand(" ".join(fields))[0][at]
+    low, high = _BOUNDS[name]
+    values = range(low, high + 1) if expanded == ["*"] else map(int, expanded)
+    return frozenset(value % 7 for value in values) if name == "day of week" else frozenset(values)
+
+
+def _plain(name: str, part: str) -> str:
+    """A plain part in the form that croniter reads rightly."""
     value = _VALUE[name]
-    nth = r"(#[1-5])?" if name == "day of week" else "()"
-    found = re.fullmatch(rf"(?:\*|({value})(?:-({value}))?){nth}(?:/(\d{{1,4}}))?", part, re.ASCII)
-    if not found or (found[3] and (found[1] is None or found[2] or found[4])):
-        raise UsageError(f"cron expression {text!r}: {part!r} is no {name}{_hint(name, part)}")
-    low, high, _, step = found.groups()
+    found = re.fullmatch(rf"(?:\*|({value})(?:-({value}))?)(?:/(\d{{1,4}}))?", part, re.ASCII)
+    if not found:
+        raise UsageError(f"{part!r} is no {name}{_hint(name, part)}")
+    low, high, step = found.groups()
     for number in (low, high):
-        _check_bounds(text, name, number)
+        _check_bounds(name, number)
     if step is not None and int(step) == 0:
-        raise UsageError(f"cron expression {text!r}: the step of {part!r} in the {name} is 0: write 1 or more")
+        raise UsageError(f"the step of {part!r} in the {name} is 0: write 1 or more")
     if low is None or high is None:
         return part
     return _range(name, _number(name, low), _number(name, high), int(step or 1), part)
@@ -66,27 +115,21 @@ def _number(name: str, value: str) -> int:
     return (_MONTHS if months else _DAYS).split("|").index(value) + months
 
 
-def _special(name: str, part: str) -> str | None:
-    """A month's last day (`L`) or last such weekday (`5L`, `L5`), and the working day nearest to a day (`15W`, `LW`)."""
-    if name == "day of week":
-        found = re.fullmatch(rf"l({_VALUE[name]})|({_VALUE[name]})l", part, re.ASCII)
-        return f"l{found[1] or found[2]}" if found else None
-    if name == "day of month" and re.fullmatch(r"l|(l|[1-9]|[12]\d|3[01])w", part, re.ASCII):
-        return part
-    return None
-
-
-def _check_bounds(text: str, name: str, number: str | None) -> None:
+def _check_bounds(name: str, number: str | None) -> None:
     low, high = _BOUNDS[name]
     if number is not None and number.isdigit() and not low <= int(number) <= high:
-        raise UsageError(f"cron expression {text!r}: {number} is no {name}: write {low} to {high}")
+        raise UsageError(f"{number} is no {name}: write {low} to {high}")
 
 
 def _hint(name: str, part: str) -> str:
+    if "?" in part:
+        return ": it stands for a day field only, in Quartz and AWS; AWS's last field is a year, which is not supported"
     if re.match(r"[hr](\W|$)", part) or "~" in part:
         return ": name a value, and spread jobs with jitter"
     if part.startswith("l-"):
         return ": days before the last of a month are not supported"
+    if "#" in part:
+        return ": write the weekday and its number in the month, 1 to 5, such as '1#2' for the second Monday"
     words = {"month": _MONTHS, "day of week": _DAYS}.get(name)
     if words and part[:3] in words.split("|"):
         return f": write {part[:3]!r}"

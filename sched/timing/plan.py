@@ -82,7 +82,8 @@ def advance(schedule: Schedule, job_id: str, cursor: datetime, now: datetime, *,
 
 def _due(schedule: Schedule, job_id: str, cursor: datetime, now: datetime) -> tuple[Backlog, datetime | None]:
     """The due ticks from the cursor on, and the first that is not due yet."""
-    backlog = Backlog(schedule, cursor, max(cursor, now))
+    until = now if schedule.end is None else min(now, schedule.end)
+    backlog = Backlog(schedule, cursor, max(cursor, until))
     last = backlog.last()
     following = next_tick(schedule, last, cursor)
     if last > cursor and last + jitter_of(schedule, job_id, last, following) > now:

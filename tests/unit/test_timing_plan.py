@@ -191,7 +191,7 @@ def test_a_cursor_that_new_rules_no_longer_name_still_runs():
 def test_a_preview_marks_clock_changes():
     schedule = Schedule(cron="30 2 * * *", tz="Europe/Paris", dst_overlap="both")
     gap = fires(schedule, datetime(2027, 3, 27, 12, tzinfo=UTC), 2)
-    assert [fire.note for fire in gap] == ["right after a gap of local time", None]
+    assert [fire.note for fire in gap] == ["right after a gap of local time that swallowed 02:30", None]
     overlap = fires(schedule, datetime(2027, 10, 30, 12, tzinfo=UTC), 3)
     assert [fire.note for fire in overlap] == ["first time of a repeated hour", "second time of a repeated hour", None]
 
