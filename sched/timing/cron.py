@@ -17,6 +17,7 @@ from datetime import date, datetime
 from functools import lru_cache
 
 from rota.sched.errors import UsageError
+from rota.sched.timing.dialects import refusal
 from rota.sched.timing.fields import FIELDS, LAST, Field, read_field
 
 MACROS = {
@@ -27,10 +28,6 @@ MACROS = {
     "@daily": "0 0 * * *",
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
-}
-_NO_MACRO = {
-    "@reboot": "schedulers start and stop, and none of that is a boot",
-    "@every": "give an interval instead of a cron expression (every)",
 }
 YEARS = 40
 """How far a match may lie ahead: 29 February on a given weekday comes at least once in 40 years."""
@@ -98,37 +95,18 @@ def _days_of_fields(dates: Field, weekdays: Field) -> Days:
 
 def _split(text: str) -> list[str]:
     expression = text.strip().lower()
-    if expression.startswith("@"):
-        word = expression.split()[0]
-        if expression not in MACROS:
-            why = _NO_MACRO.get(word, f"use one of {', '.join(MACROS)}")
-            raise UsageError(f"cron expression {text!r}: {word} is not supported: {why}")
-        expression = MACROS[word]
-    if expression.startswith(("tz=", "cron_tz=")):
-        raise UsageError(f"cron expression {text!r} has a zone in it: give it as the schedule's time zone (tz)")
-    if expression.startswith(("cron(", "rate(", "at(")):
-        raise UsageError(
-            f"cron expression {text!r} is in AWS's form: write the five fields alone, without a year and without '?', "
-            "and weekdays by name (1 is Sunday there); for rate() an interval (every), for at() a time (at)"
-        )
-    fields = expression.split()
+    why = refusal(expression)
+    if why is not None:
+        raise UsageError(f"cron expression {text!r} {why}")
+    if expression.startswith("@") and expression not in MACROS:
+        raise UsageError(f"cron expression {text!r}: use one of {', '.join(MACROS)}")
+    fields = MACROS.get(expression, expression).split()
     if len(fields) not in {5, 6}:
-        year = "; a year field is not supported" if len(fields) == 7 else ""
         raise UsageError(
             f"cron expression {text!r} has {len(fields)} fields: write minute, hour, day of month, month, day of week "
-            f"(with six, seconds first){year}"
+            "(with six, seconds first)"
         )
-    return _without_question_marks(text, fields)
-
-
-def _without_question_marks(text: str, fields: list[str]) -> list[str]:
-    """Quartz's `?` in a day field is `*`; but its weekdays count from Sunday as 1, so that numbers would be misread."""
     *front, day, month, weekday = fields
-    if "?" in {day, weekday} and any(character.isdigit() for character in weekday.partition("#")[0]):
-        raise UsageError(
-            f"cron expression {text!r}: '?' is Quartz's and AWS's, where weekday 1 is Sunday (here it is Monday): "
-            f"write the day of week {weekday!r} with names such as mon-fri, or '*' instead of '?'"
-        )
     return [*front, "*" if day == "?" else day, month, "*" if weekday == "?" else weekday]
 
 

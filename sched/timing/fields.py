@@ -122,8 +122,6 @@ def _check_bounds(name: str, number: str | None) -> None:
 
 
 def _hint(name: str, part: str) -> str:
-    if "?" in part:
-        return ": it stands for a day field only, in Quartz and AWS; AWS's last field is a year, which is not supported"
     if re.match(r"[hr](\W|$)", part) or "~" in part:
         return ": name a value, and spread jobs with jitter"
     if part.startswith("l-"):
