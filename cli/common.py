@@ -9,6 +9,7 @@ import socket
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rota.cli import output
 from rota.sched.errors import UsageError
 from rota.sched.settings import Settings
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rota.sched.client import Client
+    from rota.sched.when import When
 
 Store = Annotated[
     str | None, typer.Option("--store", metavar="URL", help="Store, default ROTA_STORE.", show_default=False)
@@ -31,6 +33,12 @@ Since = Annotated[str | None, typer.Option("--since", metavar="T", help="From th
 Until = Annotated[str | None, typer.Option("--until", metavar="T", help="Up to this instant (RFC 3339), or 2h ago.")]
 ErrorText = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Only those whose errors contain this.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
+
+Start = Annotated[str | None, typer.Option("--start", metavar="T", help="No tick before this instant (RFC 3339).")]
+End = Annotated[str | None, typer.Option("--end", metavar="T", help="No tick after this instant (RFC 3339).")]
+Exclude = Annotated[
+    list[str] | None, typer.Option("--exclude", metavar="DATE", help="No tick on this date of the zone; repeatable.")
+]
 
 
 def settings(**overrides: Any) -> Settings:
@@ -78,6 +86,15 @@ def moment(text: str | None, what: str) -> Any:
     if text[-1:] in "smhdw" or text.isdigit():
         return datetime.now(UTC) - timedelta(seconds=seconds(text, what))
     return instant(text, what)
+
+
+def advise(when: When) -> None:
+    """On stderr, what a person should know of a schedule before it is stored."""
+    from rota.sched.timing import advice  # noqa: PLC0415
+    from rota.sched.when import Schedule  # noqa: PLC0415
+
+    for sentence in advice(when) if isinstance(when, Schedule) else ():
+        output.complain(sentence)
 
 
 def examples(lines: Sequence[str]) -> str:

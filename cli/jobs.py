@@ -23,11 +23,14 @@ def submit(
     handler: Annotated[str, typer.Argument(help="A handler that some worker has announced.")],
     args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="Arguments, a JSON object.")] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="T", help="At this instant, RFC 3339 with an offset.")
+        str | None,
+        typer.Option("--at", metavar="T", help="At this instant: RFC 3339 with an offset, or without and --tz."),
     ] = None,
     in_: Annotated[str | None, typer.Option("--in", metavar="D", help="After this time: 90s, 5m, 26h.")] = None,
     cron: Annotated[str | None, typer.Option("--cron", metavar="EXPR", help="On a cron expression.")] = None,
-    tz: Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="IANA zone of --cron, default UTC.")] = None,
+    tz: Annotated[
+        str | None, typer.Option("--tz", metavar="ZONE", help="IANA zone of --cron (default UTC), or of --at.")
+    ] = None,
     every: Annotated[str | None, typer.Option("--every", metavar="D", help="At a fixed interval: 30s.")] = None,
     misfire: Annotated[str | None, typer.Option(help="run_latest, run_earliest, run_all or skip.")] = None,
     overlap: Annotated[str | None, typer.Option(help="allow or skip.")] = None,
@@ -39,6 +42,9 @@ def submit(
     grace: Annotated[str | None, typer.Option(metavar="D", help="A tick this late is missed.")] = None,
     dst_gap: Annotated[str | None, typer.Option(help="run_after, shift or skip.")] = None,
     dst_overlap: Annotated[str | None, typer.Option(help="first, last, both or skip.")] = None,
+    start: common.Start = None,
+    end: common.End = None,
+    exclude: common.Exclude = None,
     attempts: Annotated[int | None, typer.Option(metavar="N", help="Executions at most, not the handler's.")] = None,
     retry_for: Annotated[
         str | None, typer.Option(metavar="D", help="No attempt begins later than that after it was due.")
@@ -69,9 +75,13 @@ def submit(
         "grace": grace,
         "dst_gap": dst_gap,
         "dst_overlap": dst_overlap,
+        "start": start,
+        "end": end,
+        "exclude": exclude or None,
     }
     when = _when(at, in_, cron, tz, every, {k: v for k, v in policies.items() if v is not None})
     values = common.json_object(args, "--args")
+    common.advise(when)
     with common.client(store) as client:
         row = _announced(client, handler)
         check_args(row.schema, values, handler)
@@ -95,13 +105,14 @@ def submit(
 def _when(
     at: str | None, in_: str | None, cron: str | None, tz: str | None, every: str | None, policies: dict[str, Any]
 ) -> When:
-    from rota.sched.durations import instant, seconds  # noqa: PLC0415
+    from rota.sched import when  # noqa: PLC0415
+    from rota.sched.durations import instant, seconds, wall_time  # noqa: PLC0415
     from rota.sched.when import Once, Schedule  # noqa: PLC0415
 
     if sum(each is not None for each in (at, in_, cron, every)) > 1:
         raise UsageError("--at, --in, --cron and --every exclude each other: give one")
-    if tz is not None and cron is None:
-        raise UsageError(f"--tz {tz} belongs to --cron; an instant of --at carries its own offset")
+    if tz is not None and cron is None and at is None:
+        raise UsageError(f"--tz {tz} belongs to --cron, or to --at without an offset")
     if cron is not None:
         return Schedule(cron=cron, tz=tz or "UTC", **policies)
     if every is not None:
@@ -109,7 +120,7 @@ def _when(
     if policies:
         raise UsageError(f"--{next(iter(policies)).replace('_', '-')} belongs to schedules: give --cron or --every")
     if at is not None:
-        return Once(at=instant(at, "--at"))
+        return Once(at=instant(at, "--at")) if tz is None else when.at(wall_time(at, "--at"), tz=tz)
     return Once() if in_ is None else Once(after=seconds(in_, "--in"))
 
 
@@ -184,6 +195,7 @@ def add(app: typer.Typer) -> None:
                 "rota submit send_invoice --args '{\"invoice_id\": 7}' --key invoice-7",
                 "rota submit refresh --in 5m",
                 "rota submit refresh --at 2026-12-01T09:00:00+01:00",
+                "rota submit refresh --at 2026-12-01T09:00 --tz Europe/Paris",
                 "rota submit refresh --cron '0 2 * * *' --tz Europe/Paris --name nightly-refresh",
             ]
         )

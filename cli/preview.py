@@ -12,11 +12,13 @@ from rota.cli import common, output
 from rota.sched.errors import RotaError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from datetime import datetime
     from typing import TextIO
 
-    from rota.sched.timing import Fire
+    from rota.sched.timing import Around, Fire
+    from rota.sched.when import Schedule
 
 MOST = 1000
 """Most fires that are told of one expression."""
@@ -32,7 +34,19 @@ def preview(
     batch: Annotated[
         str | None, typer.Option("--batch", metavar="FILE", help="JSON lines with expr, tz, after; - is stdin.")
     ] = None,
+    dst_gap: Annotated[str, typer.Option(help="run_after, shift or skip.")] = "run_after",
+    dst_overlap: Annotated[str, typer.Option(help="first, last, both or skip.")] = "first",
+    start: common.Start = None,
+    end: common.End = None,
+    exclude: common.Exclude = None,
+    jitter: Annotated[
+        str | None, typer.Option(metavar="D", help="Also show when each is due with this jitter, of --job.")
+    ] = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="The full id of --jitter's job.")] = None,
     *,
+    around_dst: Annotated[
+        bool, typer.Option("--around-dst", help="What each policy makes of the zone's next two clock changes.")
+    ] = False,
     json: common.Json = False,
 ) -> None:
     """Print the next fires of a cron expression, local and UTC, clock changes marked. Needs no store."""
@@ -44,13 +58,15 @@ def preview(
                 if line.strip():
                     output.emit(answer(line, count))
         return
-    assert expr is not None
-    found = _fires(expr, tz, after, count)
-    if json:
-        output.emit(_as_json(found, tz))
-        return
-    rows = ((f.local.strftime("%a %Y-%m-%d %H:%M:%S %Z"), _second(f.utc), f.note) for f in found)
-    output.table([f"LOCAL ({tz})", "UTC", "NOTE"], rows, "never")
+    if (jitter is None) != (job is None):
+        raise UsageError("--jitter and --job belong together: a job's jitter follows from its id")
+    words = {"dst_gap": dst_gap, "dst_overlap": dst_overlap, "start": start, "end": end, "exclude": exclude or ()}
+    schedule = _schedule(cron=expr, tz=tz, jitter=jitter or 0, **words)
+    begin = _instant(after)
+    if around_dst:
+        _tell_changes(schedule, begin, count, json=json)
+    else:
+        _tell_fires(schedule, begin, count, job, json=json)
 
 
 def answer(line: str, count: int) -> dict[str, Any]:
@@ -59,7 +75,9 @@ def answer(line: str, count: int) -> dict[str, Any]:
         row = jsonlib.loads(line)
         if not isinstance(row, dict) or not isinstance(row.get("expr"), str):
             raise UsageError(f"no expr in {line.strip()!r:.200}")
-        found = _fires(row["expr"], _text(row, "tz") or "UTC", _text(row, "after"), _count(row.get("count", count)))
+        wanted = _count(row.get("count", count))
+        schedule = _schedule(cron=row["expr"], tz=_text(row, "tz") or "UTC")
+        found = _fires(schedule, _instant(_text(row, "after")), wanted)
     except (RotaError, ValueError) as error:
         return {"error": str(error)}
     return {"fires": [_second(f.utc) for f in found]}
@@ -89,24 +107,107 @@ def _source(file: str) -> AbstractContextManager[TextIO]:
         raise UsageError(f"--batch {file}: {error.strerror}") from None
 
 
-def _fires(expr: str, tz: str, after: str | None, count: int) -> list[Fire]:
+def _schedule(**words: Any) -> Schedule:
+    from rota.sched.when import Schedule  # noqa: PLC0415
+
+    return Schedule(**words)
+
+
+def _instant(text: str | None) -> datetime:
     from datetime import UTC, datetime  # noqa: PLC0415
 
     from rota.sched.durations import instant  # noqa: PLC0415
-    from rota.sched.timing import fires  # noqa: PLC0415
-    from rota.sched.when import Schedule  # noqa: PLC0415
 
-    start = datetime.now(UTC) if after is None else instant(after, "after")
-    return fires(Schedule(cron=expr, tz=tz), start, count)
+    return datetime.now(UTC) if text is None else instant(text, "after")
+
+
+def _fires(schedule: Schedule, after: datetime, count: int) -> list[Fire]:
+    from rota.sched.timing import fires  # noqa: PLC0415
+
+    return fires(schedule, after, count)
+
+
+def _tell_fires(schedule: Schedule, after: datetime, count: int, job: str | None, *, json: bool) -> None:
+    """The fires, and when each is due if a job is given whose jitter decides it."""
+    from rota.sched.timing import advice  # noqa: PLC0415
+
+    found = _fires(schedule, after, count + 1)  # one more: jitter stays below the gap to the next
+    dues = [] if job is None else _dues(schedule, job, found)[:count]
+    found = found[:count]
+    if json:
+        output.emit({**_as_json(found, schedule.tz), "advice": advice(schedule), **({"due": dues} if dues else {})})
+        return
+    columns = [f"LOCAL ({schedule.tz})", "UTC", *(["DUE (UTC)"] if dues else []), "NOTE"]
+    rows = ([_local(f), _second(f.utc), f.note] for f in found)
+    output.table(columns, ([*r[:2], dues[n], r[2]] if dues else r for n, r in enumerate(rows)), "never")
+    for sentence in advice(schedule):
+        output.say(sentence)
+
+
+def _dues(schedule: Schedule, job: str, found: list[Fire]) -> list[str]:
+    from uuid import UUID  # noqa: PLC0415
+
+    from rota.sched.durations import rfc3339  # noqa: PLC0415
+    from rota.sched.timing import jitter_of  # noqa: PLC0415
+
+    try:
+        job_id = str(UUID(job))
+    except ValueError:
+        raise UsageError(f"--job is {job!r}: give the full id of a job, 36 characters") from None
+    following = [*(fire.utc for fire in found[1:]), None]
+    return [rfc3339(f.utc + jitter_of(schedule, job_id, f.utc, n)) for f, n in zip(found, following, strict=True)]
 
 
 def _as_json(found: list[Fire], tz: str) -> dict[str, Any]:
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from rota.sched.timing import zone_source  # noqa: PLC0415
+
     return {
         "fires": [_second(f.utc) for f in found],
         "local": [f.local.isoformat() for f in found],
+        "nominal": [f.nominal.isoformat() for f in found],
         "notes": [f.note for f in found],
         "tz": tz,
+        "tz_database": asdict(zone_source()),
     }
+
+
+def _tell_changes(schedule: Schedule, after: datetime, count: int, *, json: bool) -> None:
+    """Each of the next two clock changes, and the fires near it under each word of the policy that decides there."""
+    from rota.sched.timing import advice, around_changes, zone  # noqa: PLC0415
+
+    found = around_changes(schedule, after, most=count)
+    if json:
+        output.emit({"tz": schedule.tz, "changes": [_change_as_json(each) for each in found]})
+        return
+    if not found:
+        output.say(f"the clock of {schedule.tz} does not change in the next three years")
+    for sentence in advice(schedule):
+        output.say(sentence)
+    for each in found:
+        there = each.at.astimezone(zone(schedule.tz))
+        before = (there.replace(tzinfo=None) - each.moved).strftime("%H:%M")
+        way = "forward" if each.policy == "dst_gap" else "back"
+        output.say(f"{there:%a %Y-%m-%d}: at {before} the clock goes {way} to {there:%H:%M} ({_second(each.at)})")
+        output.table(["POLICY", f"LOCAL ({schedule.tz})", "UTC", "NOTE"], _rows(each), "")
+
+
+def _rows(each: Around) -> Iterator[tuple[object, ...]]:
+    for word, near in each.fires.items():
+        if not near:
+            yield f"{each.policy}={word}", "none"
+        for fire in near:
+            yield f"{each.policy}={word}", _local(fire), _second(fire.utc), fire.note
+
+
+def _change_as_json(each: Around) -> dict[str, Any]:
+    told = {word: [_second(fire.utc) for fire in near] for word, near in each.fires.items()}
+    return {"at": _second(each.at), "moved_s": int(each.moved.total_seconds()), "policy": each.policy, "fires": told}
+
+
+def _local(fire: Fire) -> str:
+    return fire.local.strftime("%a %Y-%m-%d %H:%M:%S %Z")
 
 
 def _second(at: datetime) -> str:
@@ -117,6 +218,10 @@ def add(app: typer.Typer) -> None:
     """Adds this module's commands."""
     app.command(
         epilog=common.examples(
-            ["rota preview '*/15 9-17 * * mon-fri' --tz Europe/Paris --count 3", "rota preview --batch crons.jsonl"]
+            [
+                "rota preview '*/15 9-17 * * mon-fri' --tz Europe/Paris --count 3",
+                "rota preview '30 2 * * *' --tz Europe/Paris --around-dst",
+                "rota preview --batch crons.jsonl",
+            ]
         )
     )(preview)

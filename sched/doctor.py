@@ -22,6 +22,7 @@ from rota.sched.errors import RotaError, UsageError
 from rota.sched.message import decode
 from rota.sched.store import open_store
 from rota.sched.store.views import DEGRADED
+from rota.sched.timing import zone_source
 from rota.sched.version import VERSION
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Findings:
 
 def examine(settings: Settings, *, fix_fence: bool = False) -> list[Check]:
     """Looks at everything that can be reached. With `fix_fence` also moves the numbers on."""
-    found = Findings([])
+    found = Findings([_zones()])
     store = open_store(settings.store)
     with closing(store.link("doctor")) as link:
         queues = _store(found, store, link)
@@ -80,6 +81,12 @@ def examine(settings: Settings, *, fix_fence: bool = False) -> list[Check]:
             found.add("broker", "not looked at", bad=True, remedy="set ROTA_BROKER or give --broker")
         _numbers(found, store, link, fix=fix_fence)
     return found.checks
+
+
+def _zones() -> Check:
+    """Which rules of time zones decide: this host's members should have the same (docs/time.md)."""
+    source = zone_source()
+    return Check("zones", "ok", f"IANA {source.iana}, from the package {source.package} {source.version}")
 
 
 def _store(found: Findings, store: Store, link: SyncLink) -> list[str]:

@@ -120,3 +120,35 @@ def test_a_new_day_starts_rates_anew():
 def test_the_version_is_one_word():
     done = rota("--version")
     assert (done.exit_code, len(done.output.split())) == (0, 1)
+
+
+def test_a_preview_says_what_each_policy_makes_of_the_next_clock_changes():
+    args = ["30 2 * * *", "--tz", "Europe/Paris", "--after", "2027-01-01T00:00:00Z", "--around-dst"]
+    gap, overlap = json.loads(rota("preview", *args, "--json").output)["changes"]
+    assert (gap["at"], gap["moved_s"]) == ("2027-03-28T01:00:00Z", 3600)
+    assert gap["fires"] == {"run_after": ["2027-03-28T01:00:00Z"], "shift": ["2027-03-28T01:30:00Z"], "skip": []}
+    first, last = "2027-10-31T00:30:00Z", "2027-10-31T01:30:00Z"
+    assert overlap["fires"] == {"first": [first], "last": [last], "both": [first, last], "skip": []}
+    assert "at 02:00 the clock goes forward to 03:00" in rota("preview", *args).output
+    assert "does not change" in rota("preview", "30 2 * * *", "--around-dst").output
+
+
+def test_a_preview_tells_wall_times_the_database_of_zones_and_what_may_not_be_meant():
+    args = ["30 2 1-7 * sun", "--tz", "Europe/Paris", "--after", "2027-03-27T12:00:00Z", "--count", "1"]
+    told = json.loads(rota("preview", *args, "--json").output)
+    assert (told["nominal"], told["local"]) == (["2027-03-28T02:30:00"], ["2027-03-28T03:00:00+02:00"])
+    assert told["tz_database"]["package"] == "tzdata"
+    assert told["advice"][0].endswith("if you mean both, write '30 2 * * sun#1'")
+    assert told["advice"][0] in rota("preview", *args).output
+
+
+def test_a_preview_shows_when_ticks_are_due_with_the_jitter_of_a_job():
+    args = ["0 * * * *", "--jitter", "30m", "--after", "2027-01-01T00:00:00Z", "--json"]
+    job = "01a22b2f-67dd-798b-aad5-ddfa2588df71"
+    told = json.loads(rota("preview", *args, "--job", job).output)
+    assert len(told["due"]) == len(told["fires"])
+    assert all(
+        fire[:13] == due[:13] and due[14:16] < "30" for fire, due in zip(told["fires"], told["due"], strict=True)
+    )
+    assert "full id" in rota("preview", *args, "--job", "nightly").stderr
+    assert "belong together" in rota("preview", *args).stderr

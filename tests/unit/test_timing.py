@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rota.cli.main import app
 from rota.sched.errors import UsageError
 from rota.sched.ids import new_job_id
-from rota.sched.timing import first_tick, jitter_of, next_tick
+from rota.sched.timing import fires, first_tick, jitter_of, next_tick
 from rota.sched.when import Schedule
 from typer.testing import CliRunner
 
@@ -43,6 +43,39 @@ def test_an_expression_that_never_fires_is_refused():
 def test_an_unknown_zone_is_refused_with_a_suggestion():
     with pytest.raises(UsageError, match="Europe/Pari"):
         Schedule(cron="0 2 * * *", tz="Europe/Pariss")
+
+
+def ticks(schedule, after, count):
+    return [fire.utc.isoformat()[:16] for fire in fires(schedule, after, count)]
+
+
+def test_an_interval_with_a_start_counts_from_there_whenever_it_is_asked():
+    schedule = Schedule(every=86_400.0, start="2026-12-01T01:00:00Z", end="2026-12-04T01:00:00Z")
+    assert ticks(schedule, START, 9) == [f"2026-12-0{day}T01:00" for day in (1, 2, 3, 4)]
+    assert ticks(schedule, datetime(2026, 12, 2, 1, tzinfo=UTC), 9) == ["2026-12-03T01:00", "2026-12-04T01:00"]
+
+
+def test_a_schedule_that_has_ended_is_refused():
+    with pytest.raises(UsageError, match=r"never fires after .* up to its end 2026-12-04T01"):
+        first_tick(Schedule(every=60, end="2026-12-04T01:00:00Z"), datetime(2027, 1, 1, tzinfo=UTC))
+
+
+def test_there_are_no_ticks_before_start_after_end_and_on_excluded_dates_of_the_zone():
+    schedule = Schedule(
+        cron="0 8 * * *",
+        tz="Pacific/Auckland",  # 8:00 there is 19:00 UTC of the day before
+        start="2026-12-23T19:00:00Z",
+        end="2026-12-28T19:00:00Z",
+        exclude=["2026-12-25", "2026-12-26"],
+    )
+    assert ticks(schedule, START, 9) == [f"2026-12-{day}T19:00" for day in (23, 26, 27, 28)]
+
+
+def test_a_date_is_excluded_by_the_time_that_is_named_not_by_where_a_gap_moves_it():
+    around = datetime(2022, 9, 9, 12, tzinfo=UTC)
+    named = {"cron": "30 0 * * *", "tz": "America/Santiago"}  # 00:30 of 11 September does not exist
+    assert ticks(Schedule(**named), around, 2) == ["2022-09-10T04:30", "2022-09-11T04:00"]
+    assert ticks(Schedule(**named, exclude=["2022-09-11"]), around, 2) == ["2022-09-10T04:30", "2022-09-12T03:30"]
 
 
 POLICIES = st.sampled_from(["run_latest", "run_earliest", "run_all", "skip"])

@@ -200,3 +200,13 @@ def test_a_time_of_day_that_only_gaps_have_never_fires_under_skip():
     schedule = Schedule(cron="30 2 8-14 3 0#2", tz="America/New_York", dst_gap="skip")
     assert next_tick(Schedule(cron="30 2 * 3 0#2", tz="America/New_York", dst_gap="skip"), START, START) is None
     assert first_tick(schedule, START) > START
+
+
+@pytest.mark.parametrize("base", [{"every": 60.0}, {"cron": "* * * * *"}])
+def test_an_outage_over_the_end_of_a_schedule_runs_its_last_tick_and_none_after_it(base):
+    schedule = Schedule(**base, end=START + 5 * MINUTE)
+    step = advance(schedule, "job", START + 2 * MINUTE, START + 90 * MINUTE, live=False)
+    assert (step.fire, step.next, step.due) == ((START + 5 * MINUTE,), None, None)
+    assert [(told.first, told.last, told.count) for told in step.skipped] == [
+        (START + 2 * MINUTE, START + 4 * MINUTE, 3)
+    ]

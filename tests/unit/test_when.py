@@ -1,7 +1,9 @@
 """When a job runs, as users write it and as the store keeps it."""
 
+# ruff: noqa: DTZ001 - wall times have no zone
+
 import json
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
@@ -59,10 +61,42 @@ def test_only_what_differs_from_the_defaults_is_written():
     }
 
 
+def test_bounds_and_dates_survive_the_store_and_are_written_in_one_form():
+    schedule = cron("0 2 * * *", start=NINE, end="2027-01-01T00:00:00Z", exclude=[date(2026, 12, 25), "2026-12-24"])
+    kept = schedule.to_json()
+    assert Schedule.from_json(json.loads(json.dumps(kept))) == schedule
+    assert kept["start"] == "2026-12-01T08:00:00.000000Z"
+    assert kept["exclude"] == ["2026-12-24", "2026-12-25"]
+
+
+@pytest.mark.parametrize(
+    ("local", "expected"),
+    [
+        (datetime(2026, 12, 1, 9), "2026-12-01T08:00:00"),
+        (datetime(2027, 3, 28, 2, 30), "2027-03-28T01:00:00"),  # in a gap: its end
+        (datetime(2027, 10, 31, 2, 30), "2027-10-31T00:30:00"),  # twice: the first
+        (datetime(2027, 10, 31, 2, 30, fold=1), "2027-10-31T01:30:00"),
+    ],
+)
+def test_a_wall_time_and_its_zone_are_an_instant(local, expected):
+    assert at(local, tz="Europe/Paris").at.isoformat() == f"{expected}+00:00"
+    if not local.fold:
+        assert when_from_json({"at": local.isoformat(), "tz": "Europe/Paris"}) == at(local, tz="Europe/Paris")
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
         (lambda: at(NINE.replace(tzinfo=None)), "no time zone"),
+        (lambda: at(NINE, tz="Europe/Paris"), "give a naive datetime"),
+        (lambda: at(NINE.replace(tzinfo=None), tz="Europe/Pari"), "did you mean 'Europe/Paris'"),
+        (lambda: every(5, tz="Europe/Pari"), "did you mean 'Europe/Paris'"),
+        (lambda: every(5, exclude=["2026-12-25"]), "an interval knows no dates"),
+        (lambda: cron("0 2 * * *", exclude="2026-12-25"), "give a list of dates"),
+        (lambda: cron("0 2 * * *", exclude=["25.12.2026"]), "exclude has '25.12.2026'"),
+        (lambda: cron("0 2 * * *", exclude=[NINE]), "give dates such as"),
+        (lambda: every(5, start="2026-12-01T09:00"), "start is '2026-12-01T09:00', without an offset"),
+        (lambda: every(5, start=NINE, end=NINE - timedelta(1)), "before start"),
         (lambda: at("2026-12-01"), "give a datetime"),
         (lambda: Once(at=NINE, after=3), "one of them"),
         (lambda: after(-1), "must not be negative"),
@@ -77,6 +111,7 @@ def test_only_what_differs_from_the_defaults_is_written():
         (lambda: every(5, catchup_limit=0), "catchup_limit is 0"),
         (lambda: every(5, jitter="soon"), "jitter is 'soon'"),
         (lambda: when_from_json({"at": "2026-12-01T09:00:00"}), "offset"),
+        (lambda: when_from_json({"at": "2026-12-01T09:00:00Z", "tz": "Asia/Tokyo"}), "leave out one of them"),
         (lambda: when_from_json({"after": 1, "jitter": 2}), "when has 'jitter' beside 'after'"),
         (lambda: when_from_json({"every": 1, "colour": 2}), "unknown word 'colour'"),
     ],
