@@ -1,4 +1,4 @@
-"""The words of a schedule's policies (docs/schedules.md)."""
+"""The words of a schedule's policies (docs/time.md, docs/schedules.md)."""
 
 from __future__ import annotations
 

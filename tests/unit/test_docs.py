@@ -1,5 +1,6 @@
 """What the documentation says of states is what the code has; the README's example is whole."""
 
+import doctest
 import re
 from pathlib import Path
 
@@ -57,3 +58,12 @@ def test_the_rules_of_the_protocol_that_code_refers_to_are_numbered():
     )
     assert numbers == [str(n) for n in range(1, 12)]
     assert set(re.findall(r"rule (\d+) of docs/protocol", code)) <= set(numbers)
+
+
+def test_every_example_of_the_page_on_time_holds():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "time.md").read_text(encoding="utf-8"), re.DOTALL)
+    examples = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "docs/time.md", "docs/time.md", 0)
+    assert len(examples.examples) > 20
+    told = []
+    doctest.DocTestRunner().run(examples, out=told.append)
+    assert "".join(told) == ""
