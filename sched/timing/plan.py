@@ -24,6 +24,9 @@ PER_CLAIM = 100
 """Most ticks of one job that one claim runs; the rest of them stays ahead for the next claim."""
 MOST_CAUGHT_UP = 1000
 """What a larger `catchup_limit` counts as: the latest ticks of a long outage have to be found one by one."""
+RULES_MOVE = timedelta(hours=3)
+"""How far new rules of a zone may have moved a tick that is stored."""
+_JUST_BEFORE = timedelta(microseconds=1)
 GRACE = 60.0
 """Seconds: the grace, where none is given, of a schedule whose policy may leave a late tick out."""
 
@@ -65,6 +68,9 @@ def advance(schedule: Schedule, job_id: str, cursor: datetime, now: datetime, *,
     The new cursor is due after now, except where more than `PER_CLAIM` ticks are to run: then it is the first of
     those left, due now.
     """
+    moved = _moved_by_new_rules(schedule, cursor)
+    if moved is not None:
+        return Advance((), (), moved, _due_time(schedule, job_id, moved, cursor))
     backlog, following = _due(schedule, job_id, cursor, now)
     run = _choose(schedule, job_id, backlog, now)
     skipped = _left(backlog, run, _policy(schedule))
@@ -76,8 +82,25 @@ def advance(schedule: Schedule, job_id: str, cursor: datetime, now: datetime, *,
         return Advance(tuple(run[:PER_CLAIM]), _sorted(skipped), run[PER_CLAIM], now)
     if following is None:
         return Advance(tuple(run), _sorted(skipped), None, None)
-    jitter = jitter_of(schedule, job_id, following, next_tick(schedule, following, cursor))
-    return Advance(tuple(run), _sorted(skipped), following, following + jitter)
+    return Advance(tuple(run), _sorted(skipped), following, _due_time(schedule, job_id, following, cursor))
+
+
+def _due_time(schedule: Schedule, job_id: str, tick: datetime, anchor: datetime) -> datetime:
+    return tick + jitter_of(schedule, job_id, tick, next_tick(schedule, tick, anchor))
+
+
+def _moved_by_new_rules(schedule: Schedule, cursor: datetime) -> datetime | None:
+    """The later tick that a cursor stands for which was computed with other rules of its zone than these.
+
+    None if the cursor is a tick, and also if a tick lies just before it: that one is late and runs as the cursor.
+    """
+    if schedule.cron is None or schedule.tz == "UTC":
+        return None
+    tick = next_tick(schedule, cursor - _JUST_BEFORE, cursor)
+    if tick is None or tick == cursor or tick - cursor > RULES_MOVE:
+        return None
+    before = next_tick(schedule, cursor - RULES_MOVE - _JUST_BEFORE, cursor)
+    return tick if before == tick else None
 
 
 def _due(schedule: Schedule, job_id: str, cursor: datetime, now: datetime) -> tuple[Backlog, datetime | None]:
@@ -95,7 +118,7 @@ def _due(schedule: Schedule, job_id: str, cursor: datetime, now: datetime) -> tu
 def _choose(schedule: Schedule, job_id: str, backlog: Backlog, now: datetime) -> list[datetime]:
     """The ticks that run by the misfire policy, in order."""
     cursor, last = backlog.cursor, backlog.last()
-    lateness = now - last - jitter_of(schedule, job_id, last, next_tick(schedule, last, cursor))
+    lateness = now - _due_time(schedule, job_id, last, cursor)
     on_time = lateness <= _grace(schedule)
     if on_time and last == cursor:
         return [cursor]

@@ -164,10 +164,10 @@ def _nominal(rule: _Rule, at: datetime, local: datetime) -> datetime:
 def _note(changes: Iterable[Transition], at: datetime) -> str | None:
     for change in changes:
         instant = _instant(change.at)
-        moved = abs(change.after - change.before)
-        if change.after > change.before and at == instant:
+        moved = change.after - change.before
+        if moved > 0 and at == instant:
             return "right after a gap of local time"
-        if change.after < change.before and abs((at - instant).total_seconds()) < moved:
+        if moved <= (at - instant).total_seconds() < -moved:
             return "second time of a repeated hour" if at >= instant else "first time of a repeated hour"
     return None
 

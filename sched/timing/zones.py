@@ -82,9 +82,8 @@ def _described() -> str:
 def _suggestion(name: str) -> str:
     by_fold = {known.casefold(): known for known in sorted(zone_names())}
     wanted = name.casefold().strip().replace(" ", "_")
-    near = difflib.get_close_matches(wanted, by_fold, n=1, cutoff=0.6)
-    if not near:
-        near = [known for known in by_fold if wanted and known.rpartition("/")[2] == wanted.rpartition("/")[2]]
+    city = [known for known in by_fold if wanted and known.rpartition("/")[2] == wanted.rpartition("/")[2]]
+    near = [wanted] if wanted in by_fold else city or difflib.get_close_matches(wanted, by_fold, n=1, cutoff=0.6)
     return f": did you mean {by_fold[near[0]]!r}?" if near else ": use an IANA name such as 'Europe/Paris' or 'UTC'"
 
 

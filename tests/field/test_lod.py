@@ -1,0 +1,40 @@
+"""Everything at minute 0: what jitter makes of it. How fast a herd is claimed and published: bench/run.py."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+from rota.sched.timing import advance, jitter_of, next_tick
+from rota.sched.timing.load import Planned, load
+from rota.sched.when import cron
+
+HOUR = datetime(2027, 1, 1, 9, tzinfo=UTC)
+
+
+def test_lod_01_jitter_spreads_a_herd_stays_the_same_and_never_reaches_the_next_tick():
+    """Without the bound by `following` in `jitter_of` (sched/timing/ticks.py) some of an hour's come after the next hour's."""
+    jobs = [f"01a22b2f-67dd-798b-aad5-{n:012x}" for n in range(10_000)]
+    schedule = cron("0 * * * *", jitter="2h")
+    following = next_tick(schedule, HOUR, HOUR)
+    dues = [HOUR + jitter_of(schedule, job, HOUR, following) for job in jobs]
+    assert dues == [HOUR + jitter_of(schedule, job, HOUR, following) for job in jobs]
+    assert min(dues) >= HOUR
+    assert max(dues) < following
+    each_minute = Counter((due - HOUR) // timedelta(minutes=1) for due in dues)
+    assert max(each_minute.values()) < 2 * 10_000 / 60
+    planned = [Planned(job, cron("0 * * * *"), HOUR) for job in jobs]
+    day = load(planned, HOUR, 1800)
+    assert day.due[0] == 10_000
+    assert max(day.spread) < 1_000
+
+
+def test_lod_01_an_edit_of_the_jitter_or_the_expression_drops_and_doubles_no_tick():
+    """Without the hash of the tick alone (`jitter_of` in sched/timing/ticks.py) a due time would depend on when it was asked for."""
+    old, new = cron("0 * * * *", jitter="10m"), cron("0,30 * * * *", jitter="20m")
+    job = "01a22b2f-67dd-798b-aad5-ddfa2588df71"
+    due = HOUR + jitter_of(old, job, HOUR, HOUR + timedelta(hours=1))
+    step = advance(new, job, HOUR, due + timedelta(minutes=20), live=False)
+    assert step.fire == (HOUR,)
+    assert step.next == HOUR + timedelta(minutes=30)
+    assert step.next <= step.due < HOUR + timedelta(minutes=50)
