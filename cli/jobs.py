@@ -83,7 +83,7 @@ def submit(
     values = common.json_object(args, "--args")
     common.advise(when)
     with common.client(store) as client:
-        row = _announced(client, handler)
+        row = announced(client, handler)
         check_args(row.schema, values, handler)
         ref = client.submit(
             Call(handler, values, queue or row.queue),
@@ -124,7 +124,8 @@ def _when(
     return Once() if in_ is None else Once(after=seconds(in_, "--in"))
 
 
-def _announced(client: Client, handler: str) -> HandlerRow:
+def announced(client: Client, handler: str) -> HandlerRow:
+    """What workers have announced of a handler. NotFound, with those that are near, for one that none has."""
     row = client.run(client.store.handlers([handler])).get(handler)
     if row is not None:
         return row

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from rota.cli.main import app
 from rota.sched.errors import UsageError
 from rota.sched.timing import advice
 from rota.sched.timing.backlog import Backlog
 from rota.sched.when import Schedule, cron
+from typer.testing import CliRunner
 
 from tests.field.instants import ticks
 
@@ -159,3 +162,26 @@ def test_crn_25_looking_back_ends_and_finds_the_last_ticks():
     assert last("0 0 29-31 * 3-4", start, end, 4) == ["01-16 00:00", "01-17 00:00", "01-23 00:00", "01-24 00:00"]
     leap, end = datetime(2016, 2, 29, tzinfo=UTC), datetime(2024, 2, 28, tzinfo=UTC)
     assert last("* * 29 2 *", leap, end, 1) == ["02-29 23:59"]
+
+
+CRONTAB = (
+    "CRON_TZ=America/New_York\r\n"
+    "MAILTO=root\n"
+    "50 6 * * 1-5\troot\t/opt/x --health\n"
+    '0 5 * * 0 root [ "$(date +\\%d)" -le 7 ] && run\n'
+    "@reboot root /opt/start\n"
+    "17 *\t* * *\troot\tcd / && run-parts"
+)
+
+
+def test_crn_23_each_line_of_a_real_crontab_is_imported_or_refused_by_its_number():
+    """Without `removesuffix("\\r")` in `read_crontab` (sched/crontab.py) the first line makes the zone of all others unknown."""
+    done = CliRunner().invoke(app, ["import", "crontab", "-", "--system", "--dry-run", "--json"], input=CRONTAB)
+    told = {row["line"]: row for row in map(json.loads, done.output.splitlines())}
+    assert done.exit_code == 1
+    assert sorted(told) == [2, 3, 4, 5, 6]
+    assert "MAILTO is not used" in told[2]["note"]
+    assert (told[3]["tz"], told[3]["user"], told[3]["command"]) == ("America/New_York", "root", "/opt/x --health")
+    assert told[4]["command"] == '[ "$(date +%d)" -le 7 ] && run'
+    assert "none of that is a boot" in told[5]["error"]
+    assert (told[6]["cron"], told[6]["command"]) == ("17 * * * *", "cd / && run-parts")

@@ -238,3 +238,43 @@ def test_top_for_scripts_is_the_status_again_and_again(rota, store_url):
         top.kill()
     assert all({"members", "queues", "degraded"} <= line.keys() for line in lines)
     assert lines[0]["now"] < lines[1]["now"]
+
+
+def test_a_crontab_is_imported_once_where_the_handler_is_known(rota, store_url, tmp_path):
+    file = tmp_path / "crontab"
+    file.write_text("CRON_TZ=Asia/Tokyo\n0 9 * * 1-5 /opt/report\n0 22, 10 * * * x\n", encoding="utf-8")
+    without = rota("import", "crontab", str(file))
+    assert (without.exit_code, "app.handler(rota_command)" in without.output) == (1, True)
+    store = open_store(store_url)
+    link = store.link("test")
+    link.run(store.announce([HandlerRow("rota_command", "app", "cron", {})], ["cron"]))
+    link.close()
+    first, again = (rota("import", "crontab", str(file), "--json") for _ in range(2))
+    (done, refused), (same, _) = ([json.loads(line) for line in each.output.splitlines()] for each in (first, again))
+    assert (first.exit_code, done["line"], done["done"], refused["line"]) == (1, 2, "imported", 3)
+    assert (same["done"], same["job_id"]) == ("there already", done["job_id"])
+    (job,) = map(json.loads, rota("jobs", "--json").output.splitlines())
+    assert job["schedule"] == {"cron": "0 9 * * 1-5", "tz": "Asia/Tokyo"}
+    assert (job["queue"], job["args"]) == ("cron", {"command": "/opt/report"})
+
+
+def test_the_load_of_stored_schedules_names_its_spikes(rota):
+    for name in ("one", "two"):
+        rota("submit", "send", "--args", '{"n": 1}', "--cron", "30 * * * *", "--name", name)
+    rota("submit", "send", "--args", '{"n": 1}', "--in", "5m")
+    told = json.loads(rota("load", "--json").output)
+    assert (told["schedules"], told["fires"], told["peak"], told["cut"]) == (2, 48, 2, False)
+    assert told["spikes"][0]["schedules"] == [{"schedule": "30 * * * * UTC", "fires": 2}]
+    assert "the busiest minute has 2" in rota("load").output
+
+
+def test_a_submit_takes_a_wall_time_bounds_and_dates(rota):
+    rota("submit", "send", "--args", '{"n": 1}', "--at", "2099-12-01T09:00", "--tz", "Europe/Paris")
+    (job,) = map(json.loads, rota("jobs", "--json").output.splitlines())
+    assert job["next_run_at"] == "2099-12-01T08:00:00.000000Z"
+    rota("cancel", job["id"])
+    bounds = ["--start", "2099-01-01T00:00:00Z", "--exclude", "2099-01-01", "--exclude", "2099-01-03"]
+    done = rota("submit", "send", "--args", '{"n": 1}', "--cron", "0 2 1-7 * 0", *bounds)
+    assert "one of them is enough" in done.stderr
+    (job,) = map(json.loads, rota("jobs", "--json").output.splitlines())
+    assert job["next_run_at"] == "2099-01-02T02:00:00.000000Z"
