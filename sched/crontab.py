@@ -73,7 +73,7 @@ class _Reader:
             variable = _VARIABLE.fullmatch(text)
             return self._variable(number, text, *variable.groups()) if variable else self._entry(number, text)
         except UsageError as error:
-            return Remark(number, text, str(error), refused=True)
+            return Remark(number, text.strip(), str(error), refused=True)
 
     def _variable(self, number: int, text: str, name: str, value: str) -> Remark | None:
         name, value = _unquoted(name), _unquoted(value)
@@ -84,7 +84,7 @@ class _Reader:
         elif name == "RANDOM_DELAY":
             self.jitter = seconds(f"{value}m", name)
         elif name in _UNUSED:
-            return Remark(number, text, f"{name} is not used: {_UNUSED[name]}", refused=False)
+            return Remark(number, text.strip(), f"{name} is not used: {_UNUSED[name]}", refused=False)
         else:
             self.env[name] = value
         return None
@@ -113,7 +113,7 @@ def read_crontab(text: str, *, tz: str = "UTC", system: bool = False) -> Iterato
     """
     reader = _Reader(tz, system)
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
-        found = reader.line(number, line.removesuffix("\r"))
+        found = reader.line(number, line)
         if found is not None:
             yield found
 

@@ -111,14 +111,14 @@ def test_crn_14_a_range_that_descends_goes_round_in_every_field():
 
 
 def test_crn_16_steps_from_tuesday_never_come_to_sunday():
-    """Without the bound of `a/b` at Saturday, for which croniter is asked (`_values_of`), 2/2 would reach 8."""
+    """Without `croniter.expand` (sched/timing/fields.py), whose steps end at Saturday, a range up to 7 adds Sundays."""
     assert ticks("0 9 * * 2/2", "UTC", NEW_YEAR, 5) == [
         f"2027-01-{day}T09:00" for day in ("02", "05", "07", "09", "12")
     ]
 
 
 def test_crn_17_seven_is_sunday_once():
-    """Without `% 7` in `_values_of` (sched/timing/fields.py) there is no seventh weekday."""
+    """Without 7 in the bounds of the day of week (`_BOUNDS` in sched/timing/fields.py) it is refused."""
     sundays = ["2027-01-03T00:00", "2027-01-10T00:00", "2027-01-17T00:00"]
     assert ticks("0 0 * * 7", "UTC", NEW_YEAR, 3) == ticks("0 0 * * 0,7", "UTC", NEW_YEAR, 3) == sundays
     assert ticks("0 0 * * 5-7", "UTC", NEW_YEAR, 3) == ["2027-01-02T00:00", "2027-01-03T00:00", "2027-01-08T00:00"]
@@ -152,7 +152,7 @@ def test_crn_22_macros_are_what_they_say_and_reboot_has_a_message_of_its_own():
 
 
 def test_crn_25_looking_back_ends_and_finds_the_last_ticks():
-    """It looks forward over a growing span; without `short * 2` in `latest` (sched/timing/backlog.py) it stays in one place."""
+    """It looks forward over a growing span; without `short * 2` in `latest` (sched/timing/backlog.py) it never ends."""
 
     def last(expression, cursor, until, count):
         backlog = Backlog(Schedule(cron=expression), cursor, until - timedelta(microseconds=1))
@@ -175,7 +175,7 @@ CRONTAB = (
 
 
 def test_crn_23_each_line_of_a_real_crontab_is_imported_or_refused_by_its_number():
-    """Without `removesuffix("\\r")` in `read_crontab` (sched/crontab.py) the first line makes the zone of all others unknown."""
+    """Without `user, _, rest` (`_entry` in sched/crontab.py) the user is taken for the first word of the command."""
     done = CliRunner().invoke(app, ["import", "crontab", "-", "--system", "--dry-run", "--json"], input=CRONTAB)
     told = {row["line"]: row for row in map(json.loads, done.output.splitlines())}
     assert done.exit_code == 1

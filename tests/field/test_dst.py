@@ -31,9 +31,10 @@ def agrees(row):
 
 
 def test_dst_01_what_a_gap_swallowed_runs_once_right_after_it_with_the_time_that_was_named():
-    """Without `_in_gap` (sched/timing/ticks.py) it runs an hour later; without `_nominal` its own time is not told."""
+    """Without `_in_gap` (sched/timing/ticks.py) 2:30 is 3:30; without `_nominal` the time that was named is not told."""
     tz = "America/Los_Angeles"
     assert ticks("0 2 * * *", tz, "2025-03-08T20:00:00Z", 2) == ["2025-03-09T10:00", "2025-03-10T09:00"]
+    assert ticks("30 2 * * *", tz, "2025-03-08T20:00:00Z", 2) == ["2025-03-09T10:00", "2025-03-10T09:30"]
     [fire] = fires(Schedule(cron="0 2 * * *", tz=tz), instant("2025-03-08T20:00:00Z", "after"), 1)
     assert (fire.nominal.isoformat(), fire.local.isoformat()) == ("2025-03-09T02:00:00", "2025-03-09T03:00:00-07:00")
 
@@ -52,7 +53,7 @@ def test_dst_04_asked_in_the_second_pass_the_next_tick_is_not_in_the_first():
 
 
 def test_dst_06_the_day_after_a_change_is_not_left_out_with_jitter_either():
-    """Without the offset of each period for itself (`here` in `_next_elapsed`, `_resolve`) a day has always 24 hours."""
+    """Without `_epoch(tick) < end - _NEAR_SECONDS` in `_next_fixed` (sched/timing/ticks.py) it has the offset from before the change."""
     expected = ["2022-03-14T07:00", "2022-03-15T07:00"]
     assert ticks("0 0 * * *", "America/Los_Angeles", "2022-03-13T08:00:07Z", 2) == expected
     schedule = Schedule(cron="0 0 * * *", tz="America/Los_Angeles", jitter="1h")
@@ -63,7 +64,7 @@ def test_dst_06_the_day_after_a_change_is_not_left_out_with_jitter_either():
 
 
 def test_dst_07_a_time_far_from_the_change_is_not_moved():
-    """Without the offset at the tick itself (`_resolve` in sched/timing/ticks.py) it has that of the run before."""
+    """Without `_epoch(tick) < end - _NEAR_SECONDS` in `_next_fixed` (sched/timing/ticks.py) it has the offset from before the change."""
     assert ticks("0 12 * * 1", "Europe/Amsterdam", "2013-10-26T12:00:00Z", 1) == ["2013-10-28T11:00"]
     assert ticks("4 16 * * *", "America/New_York", "2025-03-08T21:10:00Z", 1) == ["2025-03-09T20:04"]
     assert all(agrees(row) for row in groups("dst-day-daytime"))
@@ -107,7 +108,7 @@ def test_dst_13_a_midnight_that_does_not_exist_is_the_first_minute_that_does():
 
 
 def test_dst_15_a_gap_of_half_an_hour_makes_no_tick_of_its_own():
-    """Without the length of the gap from the zone's own offsets (`_in_gap`, `period`) it is taken for an hour."""
+    """Without `_in_gap` (sched/timing/ticks.py) 2:15 is 2:45."""
     tz = "Australia/Lord_Howe"
     assert ticks("0 * * * *", tz, "2026-10-03T14:10:00Z", 3) == [f"2026-10-03T{t}" for t in ("14:30", "16:00", "17:00")]
     assert ticks("15 2 * * *", tz, "2027-10-01T20:00:00Z", 1) == ["2027-10-02T15:30"]
@@ -161,7 +162,7 @@ def test_dst_21_what_happens_at_a_change_can_be_chosen_and_is_shown():
 
 
 def test_dst_22_five_midnights_have_five_local_dates():
-    """Without the offset of each period for itself (`_next_of_all`, `period`) they drift off midnight."""
+    """Without `_epoch(tick) < end - _NEAR_SECONDS` in `_next_fixed` (sched/timing/ticks.py) it has the offset from before the change."""
     schedule = Schedule(cron="0 0 * * *", tz="America/New_York", start="2026-03-07T00:00:00-05:00")
     found = fires(schedule, instant("2026-03-01T00:00:00Z", "after"), 5)
     assert [fire.utc.strftime("%d %H:%M") for fire in found] == [

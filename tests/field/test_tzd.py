@@ -54,9 +54,10 @@ def test_tzd_03_a_rule_that_is_withdrawn_and_comes_back_loses_and_doubles_no_tic
 
 
 def test_tzd_03_a_tick_that_new_rules_put_earlier_is_late_and_not_lost():
-    """Without `before == tick` in `_moved_by_new_rules` (sched/timing/plan.py) it is moved to the next day."""
-    step = advance(nine("Africa/Cairo"), "job", STORED + HOUR, STORED + HOUR, live=False)
-    assert (step.fire, step.next) == ((STORED + HOUR,), STORED + 24 * HOUR)
+    """Without `before == tick` in `_moved_by_new_rules` (sched/timing/plan.py) it is taken for that of 11:00."""
+    nine_and_eleven = Schedule(cron="0 9,11 * * *", tz="Africa/Cairo")
+    step = advance(nine_and_eleven, "job", STORED + HOUR, STORED + HOUR, live=False)
+    assert (step.fire, step.next) == ((STORED + HOUR,), STORED + 2 * HOUR)
 
 
 def test_tzd_04_one_expression_in_two_zones_is_two_schedules(store_url):
@@ -80,6 +81,7 @@ def test_tzd_06_without_a_zone_a_schedule_is_in_utc_wherever_it_is_computed():
     ]
     assert told[0] == told[1]
     assert (told[0]["fires"], told[0]["tz"]) == (["2026-12-01T09:30:00Z"], "UTC")
+    assert Schedule(cron="30 9 * * *").tz == "UTC"
 
 
 @pytest.mark.parametrize(
