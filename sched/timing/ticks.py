@@ -109,7 +109,7 @@ def jitter_of(schedule: Schedule, job_id: str, tick: datetime, following: dateti
     if bound <= 0:
         return timedelta(0)
     digest = hashlib.blake2b(f"{job_id}@{tick.isoformat()}".encode(), digest_size=8).digest()
-    return timedelta(microseconds=int(int.from_bytes(digest) / 2**64 * bound * 1e6))
+    return timedelta(microseconds=int.from_bytes(digest) * int(bound * 1e6) >> 64)
 
 
 class Fire(NamedTuple):
