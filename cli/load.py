@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rota.cli import common, output
+from rota.sched.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,7 @@ def load(
     with common.client(store) as client:
         which = Filter(queue=queue, handler=handler, tenant=tenant, state="scheduled", limit=limit)
         rows = client.run(client.store.list_jobs(which))
-    planned = [_planned(row) for row in rows if row["schedule"]]
+    planned = [each for row in rows if row["schedule"] and (each := _planned(row))]
     start = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
     found = timing.load(planned, start, spread)
     told = {"schedules": len(planned), "cut": len(rows) == limit, "jitter_s": spread, **_as_json(found)}
@@ -50,11 +51,17 @@ def load(
         _picture(told, found)
 
 
-def _planned(row: Row) -> Planned:
+def _planned(row: Row) -> Planned | None:
+    """The schedule of a row; one that cannot be read is told and left out."""
     from rota.sched.timing.load import Planned  # noqa: PLC0415
     from rota.sched.when import Schedule  # noqa: PLC0415
 
-    return Planned(row["id"], Schedule.from_json(row["schedule"]), datetime.fromisoformat(row["scheduled_for"]))
+    try:
+        schedule = Schedule.from_json(row["schedule"])
+    except UsageError as error:
+        output.complain(f"job {row['id']}: {error}")
+        return None
+    return Planned(row["id"], schedule, datetime.fromisoformat(row["scheduled_for"]))
 
 
 def _as_json(found: Load) -> dict[str, Any]:

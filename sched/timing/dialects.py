@@ -30,7 +30,8 @@ def _of_beginning(expression: str) -> str | None:
         return "is in AWS's form: give an interval (every) for rate(), and a time (at) for at()"
     if expression.startswith("cron("):
         fields = expression.removeprefix("cron(").removesuffix(")").split()
-        return f"is in AWS's form: write {_form(fields[:5])!r}{_year(fields[5:])}"
+        form = repr(_form(fields[:5])) if len(fields) > 4 else "the five fields alone"
+        return f"is in AWS's form: write {form}{_year(fields[5:])}"
     return None
 
 

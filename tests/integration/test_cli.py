@@ -268,6 +268,16 @@ def test_the_load_of_stored_schedules_names_its_spikes(rota):
     assert "the busiest minute has 2" in rota("load").output
 
 
+def test_a_schedule_that_cannot_be_read_is_left_out_of_the_load_and_told(rota, store_url):
+    for name in ("good", "bad"):
+        rota("submit", "send", "--args", '{"n": 1}', "--cron", "30 * * * *", "--name", name)
+    with psycopg.connect(store_url) as connection:
+        connection.execute("""update rota.job set schedule = '{"cron": "0 0 31 4 *"}' where name = 'bad'""")
+    done = rota("load", "--json")
+    assert json.loads(done.stdout)["schedules"] == 1
+    assert "never fires" in done.stderr
+
+
 def test_a_submit_takes_a_wall_time_bounds_and_dates(rota):
     rota("submit", "send", "--args", '{"n": 1}', "--at", "2099-12-01T09:00", "--tz", "Europe/Paris")
     (job,) = map(json.loads, rota("jobs", "--json").output.splitlines())
