@@ -14,7 +14,7 @@ import pytest
 from rota.sched.errors import UsageError
 from rota.sched.timing import next_tick
 from rota.sched.timing.cron import parse
-from rota.sched.timing.zones import offset, transitions, zone_names, zone_source
+from rota.sched.timing.zones import offset, transitions, zone, zone_names, zone_source
 from rota.sched.when import Schedule
 
 from tests.unit.slow_cron import DAY, SlowCron, Window
@@ -131,3 +131,46 @@ def test_changes_are_those_that_a_look_at_each_day_finds(tz, year):
 def test_the_database_of_zones_is_told():
     assert zone_source().package == "tzdata"
     assert zone_source().iana[:4].isdigit()
+
+
+def instants_of(wall, tz, *, fixed):
+    """Those of a wall time under the default policies; a gap's end is found minute by minute."""
+    rules = zone(tz)
+    both = [wall.replace(tzinfo=rules, fold=fold).astimezone(UTC) for fold in (0, 1)]
+    real = sorted({at for at in both if at.astimezone(rules).replace(tzinfo=None) == wall})
+    if not fixed:
+        return real
+    if real:
+        return real[:1]
+    at = both[1]  # before the gap
+    while at.astimezone(rules).utcoffset() == both[1].astimezone(rules).utcoffset():
+        at += timedelta(minutes=1)
+    return [at]
+
+
+def slow_next(expression, tz, after):
+    """The first tick after an instant, day by day."""
+    cron, found = SlowCron(expression), []
+    day = after.astimezone(zone(tz)).replace(tzinfo=None, hour=0, minute=0, second=0, microsecond=0, fold=0) - 2 * DAY
+    end = None
+    while end is None or day <= end:
+        if cron.has_date(day):
+            walls = (day.replace(hour=h, minute=m) for h in sorted(cron.hours) for m in sorted(cron.minutes))
+            found += [at for wall in walls for at in instants_of(wall, tz, fixed=cron.fixed) if at > after]
+        if found and end is None:
+            end = day + 2 * DAY
+        day += DAY
+    return min(found)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_ticks_that_lie_months_ahead_are_those_of_a_slow_reading(part):
+    """From any instant, over any changes in between."""
+    rng = random.Random(f"{SEED} ahead {part}")
+    names = sorted(zone_names())
+    for _ in range(5_000 if WANTED == "all" else 250):
+        tz, after = rng.choice(names), datetime.fromtimestamp(rng.randint(FIRST, LAST), UTC)
+        minute, hour = rng.choice(["0", "30", "0,45", "*/20"]), rng.choice(["0", "2", "1-3", "23", "*/6"])
+        day, month = rng.choice(["1", "15", "L", "29", "1W"]), rng.choice(["*", "*/3", "3,10", str(rng.randint(1, 12))])
+        expression = f"{minute} {hour} {day} {month} *"
+        assert next_tick(Schedule(cron=expression, tz=tz), after, after) == slow_next(expression, tz, after)
