@@ -10,7 +10,6 @@ import typing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Union
 
-from jsonschema import Draft202012Validator
 from rota.sched.context import Context
 from rota.sched.errors import UsageError
 from rota.sched.schemas.explain import explain, first_of, missing, unknown
@@ -187,4 +186,6 @@ def check_args(schema: Mapping[str, Any], args: Mapping[str, Any], handler_name:
 
 @lru_cache(maxsize=512)
 def _validator(schema: str) -> Any:
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 - a tenth of a second of every command
+
     return Draft202012Validator(json.loads(schema))

@@ -7,7 +7,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from jsonschema import Draft202012Validator
 from rota.sched.errors import UsageError
 from rota.sched.schemas.explain import explain, first_of
 
@@ -42,4 +41,6 @@ def _text(name: str) -> str:
 
 @cache
 def _validator(name: str) -> Any:
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 - a tenth of a second of every command
+
     return Draft202012Validator(schema(name))
