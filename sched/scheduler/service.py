@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.sched import events
 from rota.sched.broker.rabbitmq import Consumer, Publisher
+from rota.sched.broker.topology import DEAD, SUBMIT
 from rota.sched.control import cancel_call, cancel_message
 from rota.sched.errors import RotaError, StoreFault, Superseded, Unreachable
 from rota.sched.heartbeat import Heartbeat, join
@@ -275,8 +276,9 @@ class Scheduler:
             return None
 
     async def _consumer_up(self) -> None:
-        """What it consumes has to be there; the publisher tells of differences."""
-        await self._consumer.declare()
+        """What it consumes has to be there; the publisher declares it, too, and tells of differences."""
+        if None in [await self._consumer.passive(queue) for queue in (SUBMIT, DEAD)]:
+            await self._consumer.declare()
 
     async def _broker_up(self) -> None:
         for drift in await self._publisher.declare():

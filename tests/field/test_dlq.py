@@ -84,7 +84,7 @@ def test_dlq_02_a_limit_on_the_queue_of_dead_letters_loses_none_of_what_died(par
     """
     broker_url = party.env["ROTA_BROKER"]
     scheduler, worker = party.members
-    party.until("all to be connected", lambda: not party.status()["degraded"])
+    party.until_connected()
     worker.send_signal(signal.SIGTERM)
     worker.wait(30)
     set_policy(management, broker_url, "^rota.dead$", **{"max-length": 10, "overflow": "drop-head"})
@@ -111,7 +111,7 @@ def test_dlq_04_dlq_05_attempts_are_counted_in_the_ledger_and_no_header_grows(pa
     (sched/store/postgres/working.py) it is tried for ever; if `defer` (workers/settle.py) passed headers on, they would grow.
     """
     broker_url = party.env["ROTA_BROKER"]
-    party.until("all to be connected", lambda: not party.status()["degraded"])
+    party.until_connected()
     seen: list[tuple[str, int]] = []
     with channel(broker_url) as spy:
         spy.queue_declare("spy", durable=True, arguments={"x-queue-type": "quorum"})

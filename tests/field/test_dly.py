@@ -63,7 +63,7 @@ def test_dly_03_what_the_ladder_cannot_deliver_is_told_and_runs_all_the_same(par
     party.members[0].wait(30)
     party.env["ROTA_RECONCILE_AFTER"] = "2"
     party.start("scheduler")
-    party.until("all to be connected", lambda: not party.status()["degraded"])
+    party.until_connected()
     with Client.open(party.store) as client:
         client.submit(effect.call(key="first"))
         party.until("the queue to be declared by all who do", lambda: party.effects("first"))
@@ -123,7 +123,7 @@ def test_dly_07_what_waits_for_longer_than_leases_is_handed_out_once(party):
     """
     for _ in range(3):
         party.start("worker")
-    party.until("all to be connected", lambda: not party.status()["degraded"])
+    party.until_connected()
     with channel(party.env["ROTA_BROKER"]) as spy:
         spy.queue_declare("spy", durable=True, arguments={"x-queue-type": "quorum"})
         spy.queue_bind("spy", JOBS, QUEUE)

@@ -32,6 +32,7 @@ def test_pgc_01_a_pooler_in_transaction_mode_breaks_nothing(empty_store_url, bro
             party.members[0].kill()
             for n in range(20):
                 client.submit(flaky_effect.call(key=f"f{n}", times=1))
+        party.until_connected()
         party.until("nothing to be missing", lambda: party.status()["degraded"] == [])
         party.until("all to end", lambda: party.value("select count(*) from rota.history") == 520)
         assert party.value("select count(*) from demo_effect") == 520

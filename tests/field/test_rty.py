@@ -61,7 +61,7 @@ def test_rty_07_what_cannot_be_used_nor_parked_comes_again_once_a_second(party):
     """The broker stops no loop of returns. Without `call_later(PARK_AGAIN_SECONDS, ...)` in `_parked` (workers/intake.py) it
     comes again thousands of times a second. What can be used is bounded by its attempts: they are counted in the ledger.
     """
-    party.until("all to be connected", lambda: not party.status()["degraded"])
+    party.until_connected()
     worker = party.members[1]
     with channel(party.env["ROTA_BROKER"]) as admin:
         admin.queue_unbind(PARKED, PARKED, "")

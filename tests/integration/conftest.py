@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from rota import Client
 
 from tests.store.conftest import house  # noqa: F401 - a fixture
 
@@ -70,7 +71,9 @@ class Party:
         return done.stdout if code == 0 else done.stderr
 
     def status(self) -> dict[str, Any]:
-        return dict(json.loads(self.rota("status", "--json")))
+        """As `rota status --json` tells it, without a process for each look."""
+        with Client.open(self.store) as client:
+            return client.run(client.store.status()).to_json()
 
     def doctor(self, *options: str) -> tuple[int, dict[str, Any]]:
         """The exit code, and the checks by name."""
@@ -93,6 +96,11 @@ class Party:
     def until_working(self) -> None:
         self.until("a handler to be announced", lambda: self.value("select count(*) from rota.handler"))
         self.until("partitions to be owned", lambda: self.value("select count(owner) from rota.partition") == 64)
+
+    def until_connected(self) -> None:
+        """Both connections of each member that runs are up, and what they declare is there."""
+        for member in [member for member in self.members if member.poll() is None]:
+            self.until("links to be up", lambda member=member: self.log_of(member).count('message="broker link') >= 2)
 
     def effects(self, key: str) -> int:
         return int(self.value("select count(*) from demo_effect where key = %s", key))

@@ -24,7 +24,7 @@ def test_a_healthy_stack_has_nothing_that_failed(party):
 
 @pytest.mark.rabbitmq4
 def test_what_is_parked_is_told_with_its_reasons_and_what_to_do(party):
-    party.until("all to be connected", lambda: not party.status()["degraded"])
+    party.until_connected()
     with channel(party.env["ROTA_BROKER"]) as publishing:
         publishing.basic_publish("rota.submit", "job.submit", b"no JSON", pika.BasicProperties(type="job.submit"))
         publishing.basic_publish("rota.submit", "job.sumbit", b"{}")
