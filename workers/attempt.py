@@ -32,7 +32,10 @@ _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A delivery with its parsed message. `delivery` is None where a copy has taken its place, `guarded` if one shall."""
+    """A delivery with its parsed message. `delivery` is None where a copy has taken its place, `guarded` if one shall.
+
+    `waited`: seconds since its run was due, of one that is to be begun alone.
+    """
 
     delivery: Delivery | None
     work: Work
@@ -41,6 +44,7 @@ class Job:
     arrived: float
     body: bytes
     guarded: bool = False
+    waited: float = 0.0
 
 
 @dataclass(eq=False, slots=True)

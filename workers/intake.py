@@ -44,6 +44,12 @@ PARK_AGAIN_SECONDS = 1.0
 """How long a message that could not be parked is kept before it goes back to its queue."""
 HERD_LOSSES = 2
 """From so many losses on a run is begun alone."""
+ALONE_PATIENCE = 3.0
+"""Seconds that a worker begins nothing else for the sake of a run that is to be begun alone: what runs may take hours. Or a
+tenth of what that run has waited already, so that in the end it finds a worker idle wherever runs are long.
+"""
+ALONE_AGAIN = 20.0
+"""Seconds until the message of such a run comes again, to whichever worker, if this one was not idle by then."""
 
 
 class Intake:
@@ -77,6 +83,8 @@ class Intake:
         self._inbox: deque[Job] = deque()
         self._alone: deque[Job] = deque()
         self._ended: deque[float] = deque()
+        self._held_back: float | None = None
+        """Since when nothing is begun for the sake of what is to be begun alone (monotonic)."""
         self._wake = asyncio.Event()
         self.begin_lock = asyncio.Lock()
         self.running: dict[tuple[RunKey, int], Attempt] = {}
@@ -127,6 +135,8 @@ class Intake:
         backoff = Backoff(0.1, 2.0)
         while True:
             if not self.waiting or not self.room():
+                if self._let_go(settler):
+                    continue
                 self._wake.clear()
                 await set_within(self._wake, 1.0)
                 continue
@@ -136,6 +146,20 @@ class Intake:
             except Unreachable as error:
                 log.warning("%s deliveries wait for the store: %s", self.waiting, error)
                 await asyncio.sleep(backoff.pause())
+
+    def _let_go(self, settler: Settler) -> bool:
+        """Whether the runs that are to be begun alone were put off: they have held back their neighbours long enough."""
+        now = time.monotonic()
+        if not self._alone or not self.running:
+            self._held_back = None
+            return False
+        self._held_back = self._held_back or now
+        if now - self._held_back < max(ALONE_PATIENCE, *(job.waited / 10 for job in self._alone)):
+            return False
+        self._held_back = None
+        while self._alone:
+            settler.defer(self._alone.popleft(), ALONE_AGAIN)
+        return True
 
     async def _round(self, settler: Settler) -> None:
         alone = bool(self._alone)
@@ -201,6 +225,7 @@ class Intake:
             standing = standings[job.key]
             same = standing.dispatch == job.work.dispatch
             if same and standing.due and standing.losses >= HERD_LOSSES:
+                job.waited = standing.age
                 self._alone.append(job)
                 self._wake.set()
             else:

@@ -119,7 +119,8 @@ class Standing:
     """Where a run stands for a delivery that begin or finish did not take.
 
     `state` is None where there is no such run. `seconds` is how long until it may be looked at again: the rest of
-    the owner's lease, or of the retry's delay. `expired`: it may not begin any more.
+    the owner's lease, or of the retry's delay. `expired`: it may not begin any more. `age`: seconds since it
+    was due.
     """
 
     key: RunKey
@@ -130,6 +131,7 @@ class Standing:
     cancel_requested: bool = False
     losses: int = 0
     expired: bool = False
+    age: float = 0.0
     seconds: float = 0.0
 
     @property

@@ -103,14 +103,14 @@ MUTATIONS = (
     Mutation(
         "handlers-transaction-is-not-fenced",
         1,
-        (Edit(CONTEXT, "        if not written:", "        if False:"),),
+        (
+            Edit(
+                CONTEXT,
+                "self, written: set[Any]) -> None:\n        if not written:",
+                "self, written: set[Any]) -> None:\n        if False:",
+            ),
+        ),
         (HANDLERS + "test_a_run_that_was_taken_away_takes_the_writes_with_it_and_the_connection_can_be_used_again",),
-    ),
-    Mutation(
-        "stopped-runs-are-retried",
-        0,
-        (Edit(WORKING, "\n  and not (r.cancel_requested and x.state = 'retrying')", ""),),
-        (CONFORMANCE + "test_what_was_asked_to_stop_is_not_retried",),
     ),
     # Rule 2: zero rows are not "ack", and nothing is settled before its commit.
     Mutation(
@@ -150,8 +150,8 @@ MUTATIONS = (
         (
             Edit(
                 WORKING,
-                'attempt = r.attempt - 1, "\n            "ready_at = clock_timestamp() "',
-                'attempt = r.attempt - 1 "',
+                "attempt = r.attempt - 1, ready_at = clock_timestamp()\nfrom unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s",
+                "attempt = r.attempt - 1\nfrom unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s",
             ),
         ),
         (CONFORMANCE + "test_runs_whose_begin_was_not_answered_are_found_and_handed_back",),
@@ -279,7 +279,13 @@ MUTATIONS = (
     Mutation(
         "delivery-outlives-its-ack",
         9,
-        (Edit(SETTLE, "            job.delivery = None\n", ""),),
+        (
+            Edit(
+                SETTLE,
+                "self._consumer.ack(job.delivery)\n            job.delivery = None\n",
+                "self._consumer.ack(job.delivery)\n",
+            ),
+        ),
         (UNIT_SETTLE + "test_what_is_handed_back_after_a_guard_copy_took_its_message_comes_back_at_once",),
     ),
     # Rule 7: the reconciler.

@@ -14,11 +14,13 @@ from tests.unit.conftest import AnyStore, RecordingConsumer, ScriptedLink, Silen
 class Bench:
     """An intake with one delivery in it, of a run that has lost two workers."""
 
-    def __init__(self, state, seconds):
+    def __init__(self, state="waiting", seconds=0.0, age=0.0):
         self.job = a_delivered_attempt().job
         self.publisher = SilentPublisher()
         self.alone, self.started = [], []
-        self.link = ScriptedLink(look={self.job.key: Standing(self.job.key, state, 1, losses=2, seconds=seconds)})
+        self.link = ScriptedLink(
+            look={self.job.key: Standing(self.job.key, state, 1, losses=2, age=age, seconds=seconds)}
+        )
         self.link.answers["begin"] = lambda *_: []
         consumer = RecordingConsumer()
         handler = SimpleNamespace(is_async=False)
@@ -73,3 +75,35 @@ async def test_one_whose_retry_is_not_due_waits_for_it():
     assert bench.intake.waiting == 0
     assert bench.started == []
     assert len(bench.publisher.published) == 1
+
+
+@pytest.mark.parametrize(("age", "patience"), [(0.0, 3.0), (600.0, 60.0)])
+async def test_a_run_to_be_begun_alone_holds_its_neighbours_back_for_a_while_only(monkeypatch, age, patience):
+    """What runs may take hours. In the end it finds a worker idle: it may hold back for a tenth of what it has waited."""
+    bench, now = Bench(age=age), 1000.0
+    monkeypatch.setattr("rota.workers.intake.time.monotonic", lambda: now)
+    busy = a_delivered_attempt()
+    bench.intake.running[busy.job.key, busy.fence] = busy
+    await bench.intake._round(bench.settler)
+    assert not bench.intake._let_go(bench.settler)
+    now += patience - 0.1
+    assert bench.intake.room() == 0
+    assert not bench.intake._let_go(bench.settler)
+    now += 0.2
+    assert bench.intake._let_go(bench.settler)
+    assert bench.intake.room() == 3
+    (message,) = bench.publisher.published
+    assert message.routing_key.endswith("rota.q.mail")
+
+
+async def test_it_is_begun_when_the_others_have_ended_by_then():
+    bench = Bench()
+    busy = a_delivered_attempt()
+    bench.intake.running[busy.job.key, busy.fence] = busy
+    await bench.intake._round(bench.settler)
+    assert not bench.intake._let_go(bench.settler)
+    bench.intake.over(busy)
+    assert not bench.intake._let_go(bench.settler)
+    await bench.intake._round(bench.settler)
+    assert [attempt.job for attempt in bench.started] == [bench.job]
+    assert bench.publisher.published == []

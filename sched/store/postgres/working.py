@@ -36,7 +36,7 @@ select me.id, took.* from me left join took on true
 
 LOOK = f"""
 select {_KEY}, r.state, r.dispatch, r.fence, r.owner, r.cancel_requested, r.losses,
-  coalesce(r.expires_at <= clock_timestamp(), false),
+  coalesce(r.expires_at <= clock_timestamp(), false), extract(epoch from clock_timestamp() - r.due_at)::float8,
   case r.state
     when 'retrying' then extract(epoch from r.retry_at - clock_timestamp())
     when 'running' then extract(epoch from m.beat_at - clock_timestamp()) + %(lease)s
@@ -271,6 +271,6 @@ def _fenced(owned: Sequence[Owned]) -> dict[str, list[Any]]:
 
 
 def _standing(row: tuple[Any, ...]) -> Standing:
-    job_id, at, state, dispatch, fence, owner, cancel_requested, losses, expired, seconds = row
+    job_id, at, state, dispatch, fence, owner, cancel_requested, losses, expired, age, seconds = row
     key = RunKey(job_id, at)
-    return Standing(key, state, dispatch, fence, owner, cancel_requested, losses, expired, seconds or 0.0)
+    return Standing(key, state, dispatch, fence, owner, cancel_requested, losses, expired, age, seconds or 0.0)
