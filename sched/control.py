@@ -13,13 +13,13 @@ from rota.sched.broker.topology import CONTROL
 from rota.sched.ids import new_job_id
 
 CANCEL = "cancel"
-_CALL = "!cancel "
+CANCEL_CALL = "!cancel "
 """Begins a notification of the store; no queue is named like that."""
 
 
 def cancel_call(note: str) -> str | None:
     """The job whose running runs were asked to cancel, if a notification of the store says so."""
-    return note.removeprefix(_CALL) if note.startswith(_CALL) else None
+    return note.removeprefix(CANCEL_CALL) if note.startswith(CANCEL_CALL) else None
 
 
 def cancel_message(job_id: str) -> Outgoing:

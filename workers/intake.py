@@ -25,7 +25,7 @@ from rota.sched.policy import NO_POLICY, Policy
 from rota.workers.attempt import Attempt, Job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from rota.sched.app import Handler
     from rota.sched.broker.protocol import BrokerConsumer, BrokerPublisher
@@ -209,7 +209,7 @@ class Intake:
             handler,
             args or {},
             time.monotonic(),
-            policy=Policy.from_json(b.policy) if b.policy else NO_POLICY,
+            policy=_policy(job, b.policy) if b.policy else NO_POLICY,
             age=b.schedule_lag + b.queue_lag,
             checkpoint=b.checkpoint,
         )
@@ -269,3 +269,12 @@ class Intake:
                 source.remove(job)
                 if job.delivery is not None:
                     self._consumer.nack(job.delivery)
+
+
+def _policy(job: Job, value: Mapping[str, Any]) -> Policy:
+    """What the run's job asks for itself. A newer Rota may have stored words that this one does not know."""
+    try:
+        return Policy.from_json(value)
+    except UsageError as error:
+        log.error("run %s: its own policy is left out, its handler's is in force: %s", job.key, error)  # noqa: TRY400 - it says all
+        return NO_POLICY

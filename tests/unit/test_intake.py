@@ -14,8 +14,9 @@ from tests.unit.conftest import AnyStore, RecordingConsumer, ScriptedLink, Silen
 class Bench:
     """An intake with one delivery in it, of a run that has lost two workers."""
 
-    def __init__(self, state="waiting", seconds=0.0, age=0.0):
+    def __init__(self, state="waiting", seconds=0.0, age=0.0, policy=None):
         self.job = a_delivered_attempt().job
+        self.policy = policy
         self.publisher = SilentPublisher()
         self.alone, self.started = [], []
         self.link = ScriptedLink(
@@ -52,7 +53,7 @@ class Bench:
         """The store's: what has lost two workers is begun alone."""
         self.alone.append(alone)
         if alone:
-            begun = Begun(self.job.key, 7, 1, 2, 0, "{}", 0.0, 0.0)
+            begun = Begun(self.job.key, 7, 1, 2, 0, "{}", 0.0, 0.0, self.policy)
             self.link.answers["begin"] = lambda *_: [begun]
         return "begin", args
 
@@ -107,3 +108,14 @@ async def test_it_is_begun_when_the_others_have_ended_by_then():
     await bench.intake._round(bench.settler)
     assert [attempt.job for attempt in bench.started] == [bench.job]
     assert bench.publisher.published == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "seconds"), [({"timeout": 7.0}, 7.0), ({"timeout": 7.0, "word of tomorrow": 1}, None)]
+)
+async def test_a_policy_that_only_a_newer_rota_knows_stops_no_worker(stored, seconds):
+    bench = Bench(policy=stored)
+    await bench.intake._round(bench.settler)
+    await bench.intake._round(bench.settler)
+    (attempt,) = bench.started
+    assert attempt.policy.timeout == seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from psycopg.types.json import Jsonb
+from rota.sched.control import CANCEL_CALL
 from rota.sched.ids import PARTITIONS
 from rota.sched.store.postgres.text import PAST, WAKE_CHANNEL
 from rota.sched.store.transaction import Query, Steps, transaction
@@ -94,7 +95,7 @@ asked as (
   where %(running)s and job_id = %(id)s and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s)
     and state = 'running' returning 1
 ),
-told as (select pg_notify('{WAKE_CHANNEL}', '!cancel ' || %(id)s) where exists (select from asked))
+told as (select pg_notify('{WAKE_CHANNEL}', '{CANCEL_CALL}' || %(id)s) where exists (select from asked))
 select (select count(*) from past), (select count(*) from asked) + 0 * (select count(*) from told),
   (select count(*) from rota.run where job_id = %(id)s and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s)
     and state = 'running')
