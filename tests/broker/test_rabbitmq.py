@@ -313,7 +313,7 @@ async def test_publishes_in_flight_when_the_connection_is_closed_are_unknown_and
     broker_url, management
 ):
     async with Pair(broker_url) as pair:
-        publisher, outcomes, sent = pair.publisher, [], 0
+        publisher, outcomes, sent = pair.publisher, [await pair.send("before")], 1
         cutting = asyncio.create_task(cut(management, pair.vhost, "publisher"))
         async with asyncio.timeout(40):
             while Publish.UNKNOWN not in outcomes:
