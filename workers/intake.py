@@ -48,8 +48,12 @@ ALONE_PATIENCE = 3.0
 """Seconds that a worker begins nothing else for the sake of a run that is to be begun alone: what runs may take hours. Or a
 tenth of what that run has waited already, so that in the end it finds a worker idle wherever runs are long.
 """
-ALONE_AGAIN = 20.0
+ALONE_AGAIN = 3.0
 """Seconds until the message of such a run comes again, to whichever worker, if this one was not idle by then."""
+ALONE_REST = 20.0
+"""Seconds after such a wait in which the worker goes on for the neighbours' sake: a run that is to be begun alone begins if it
+finds nothing running, and else comes again later.
+"""
 
 
 class Intake:
@@ -85,6 +89,8 @@ class Intake:
         self._ended: deque[float] = deque()
         self._held_back: float | None = None
         """Since when nothing is begun for the sake of what is to be begun alone (monotonic)."""
+        self._rest_until = -math.inf
+        """Until when nothing is held back again (monotonic)."""
         self._wake = asyncio.Event()
         self.begin_lock = asyncio.Lock()
         self.running: dict[tuple[RunKey, int], Attempt] = {}
@@ -153,10 +159,12 @@ class Intake:
         if not self._alone or not self.running:
             self._held_back = None
             return False
-        self._held_back = self._held_back or now
-        if now - self._held_back < max(ALONE_PATIENCE, *(job.waited / 10 for job in self._alone)):
-            return False
-        self._held_back = None
+        if now >= self._rest_until:
+            self._held_back = self._held_back or now
+            if now - self._held_back < max(ALONE_PATIENCE, *(job.waited / 10 for job in self._alone)):
+                return False
+            self._held_back = None
+            self._rest_until = now + ALONE_REST
         while self._alone:
             settler.defer(self._alone.popleft(), ALONE_AGAIN)
         return True

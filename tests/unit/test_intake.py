@@ -97,6 +97,28 @@ async def test_a_run_to_be_begun_alone_holds_its_neighbours_back_for_a_while_onl
     assert message.routing_key.endswith("rota.q.mail")
 
 
+async def test_in_the_rest_that_follows_nothing_is_held_back_again_but_an_idle_worker_begins_it(monkeypatch):
+    bench, now = Bench(), 1000.0
+    monkeypatch.setattr("rota.workers.intake.time.monotonic", lambda: now)
+    busy = a_delivered_attempt()
+    bench.intake.running[busy.job.key, busy.fence] = busy
+    await bench.intake._round(bench.settler)
+    assert not bench.intake._let_go(bench.settler)
+    now += 3.1
+    assert bench.intake._let_go(bench.settler)
+    now += 3.0
+    bench.intake.put(bench.job)
+    await bench.intake._round(bench.settler)
+    assert bench.intake._let_go(bench.settler), "it is the neighbours' turn"
+    assert len(bench.publisher.published) == 2
+    bench.intake.put(bench.job)
+    bench.intake.over(busy)
+    await bench.intake._round(bench.settler)
+    assert not bench.intake._let_go(bench.settler)
+    await bench.intake._round(bench.settler)
+    assert [attempt.job for attempt in bench.started] == [bench.job]
+
+
 async def test_it_is_begun_when_the_others_have_ended_by_then():
     bench = Bench()
     busy = a_delivered_attempt()
