@@ -10,7 +10,7 @@ from rota.sched.broker.topology import delay_seconds
 from rota.sched.store.values import Return
 
 
-@pytest.mark.parametrize("attempt", [16, 17, 40, 46, 47, 63, 64, 1023, 1024])
+@pytest.mark.parametrize("attempt", [16, 17, 40, 46, 47, 63, 64, 1024, 1025, 1999])
 def test_rty_01_rty_02_a_pause_is_clamped_before_it_is_multiplied_and_the_run_stays_valid(house, attempt):
     """Without `min(max(failures, 1) - 1, _LARGEST_EXPONENT)` (sched/policy.py) the power overflows."""
     *_, begun = house.started()
