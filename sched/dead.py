@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     """What is done to one portion, given what became of the one before."""
 
 ALIVE = "it is alive again, and its old death is kept: see `rota show`; `rota discard` settles the old death"
+LONGEST_PAUSE = 0.25
+"""Seconds between two portions of a redrive at a rate, at most: it need not be far ahead of the runs that it spreads, and at full
+speed it would take the store from the work that goes on meanwhile.
+"""
 NAMED_AT_ONCE = 500
 """Most runs that are asked for by name in one transaction."""
 
@@ -123,7 +127,8 @@ def redriving(  # noqa: PLR0913 - the words of the request
             how = replace(how, ready_from=before.ready_until + spacing)
         return store.choose_dead(portion) if dry_run else store.redrive(portion, how)
 
-    return (yield from _walk(store, runs, which, take, args=how.args, told=told))
+    each = 0.0 if dry_run else spacing.total_seconds()
+    return (yield from _walk(store, runs, which, take, args=how.args, told=told, seconds_each=each))
 
 
 def discarding(  # noqa: PLR0913 - the words of the request
@@ -151,8 +156,12 @@ def _walk(  # noqa: PLR0913 - what a walk joins
     *,
     args: str | None = None,
     told: Told | None = None,
+    seconds_each: float = 0.0,
 ) -> Plan[DeadResult]:
-    """One portion after the other until the end, the limit, or an exception of `told`."""
+    """One portion after the other until the end, the limit, or an exception of `told`.
+
+    Between portions it waits `seconds_each` for each run of the last one, within LONGEST_PAUSE.
+    """
     result, batch = DeadResult(), DeadBatch()
     keys = yield from _keys(store, runs, result)
     if runs and not keys:
@@ -168,6 +177,8 @@ def _walk(  # noqa: PLR0913 - what a walk joins
         if which.limit is not None and len(result.runs) >= which.limit:
             result.more = result.more or (yield from _any_left(store, todo))
             break
+        if batch.taken and seconds_each:
+            yield min(len(batch.taken) * seconds_each, LONGEST_PAUSE)
         portion = todo.pop(0)
         batch = yield take(replace(portion, limit=which.limit and which.limit - len(result.runs)), batch)
         if batch.last is not None:

@@ -148,12 +148,12 @@ class Ingest:
             self._accept(delivery, answer)
 
     async def _follow(self, plan: Plan[Any], delivery: Delivery) -> Any:
-        """Runs a plan without pauses to its end, as patiently as a batch."""
+        """Runs a plan to its end, as patiently as a batch. Its pauses are left out: other commands wait for it."""
         order = next(plan)
         try:
             while True:
-                assert not isinstance(order, float)
-                order = plan.send(await self._inbox.patiently(_always(order), delivery))
+                answer = None if isinstance(order, float) else await self._inbox.patiently(_always(order), delivery)
+                order = plan.send(answer)
         except StopIteration as done:
             return done.value
         finally:
