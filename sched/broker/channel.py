@@ -71,6 +71,14 @@ class Calls:
         """`method` of the raw channel with its answer's frame. Raises ChannelGone or Unreachable."""
         return await self._answer(lambda done: method(*args, callback=done, **options))
 
+    def cast(self, method: Callable[..., Any], **options: Any) -> None:
+        """`method` of the raw channel without an answer: if it is refused, the next call fails. Raises ChannelGone."""
+        self._check_open()
+        try:
+            method(**options)  # without a callback pika asks for no answer
+        except exceptions.AMQPError as error:
+            raise ChannelGone(0, describe(error)) from error
+
     async def get(self, queue: str) -> Got | None:
         """One message of a queue, None if it has none ready."""
         raw = self.raw
