@@ -15,6 +15,9 @@ MUTANTS ?=
 BENCH ?=
 BENCH_NAME := $(if $(wildcard bench/$(firstword $(BENCH)).py),$(firstword $(BENCH)),run)
 
+# What is started a thousand times is compiled once, also where the environment keeps no bytecode, as containers do.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help python setup up down demo chaos test test-rabbitmq4 model mutants bench lint view format clean
 

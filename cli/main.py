@@ -70,9 +70,9 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it so
     if wanted:
-        from rota.sched.version import VERSION  # noqa: PLC0415
+        from rota.sched.version import __version__  # noqa: PLC0415
 
-        print(VERSION)  # noqa: T201 - the command line speaks here
+        print(__version__)  # noqa: T201 - the command line speaks here
         raise typer.Exit
 
 

@@ -13,10 +13,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-import sqlalchemy as sa
 from rota import App, Context, Retry, Snooze
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 app = App("demo")
@@ -31,7 +31,10 @@ create table if not exists demo_plain (
   time timestamptz not null default clock_timestamp());
 create table if not exists demo_seen (job uuid not null, tick timestamptz not null, fence bigint not null);
 """
-INSERT = "insert into demo_effect (key, job, tick, attempt, fence) values (:key, :job, :tick, :attempt, :fence)"
+INSERT = (
+    "insert into demo_effect (key, job, tick, attempt, fence) "
+    "values (%(key)s, %(job)s, %(tick)s, %(attempt)s, %(fence)s)"
+)
 
 
 def prepare(store_url: str) -> None:
@@ -48,7 +51,7 @@ def row(ctx: Context, key: str) -> dict[str, Any]:
 
 def insert(connection: sa.Connection, ctx: Context, key: str) -> None:
     """One effect, in the transaction that completes the run."""
-    connection.execute(sa.text(INSERT), row(ctx, key))
+    connection.exec_driver_sql(INSERT, row(ctx, key))
 
 
 @app.handler
@@ -93,7 +96,7 @@ async def aeffect(ctx: Context, key: str) -> None:
 
 async def ainsert(connection: AsyncConnection, ctx: Context, key: str) -> None:
     """The asyncio twin of `insert`."""
-    await connection.execute(sa.text(INSERT), row(ctx, key))
+    await connection.exec_driver_sql(INSERT, row(ctx, key))
 
 
 @app.handler(retry=quick)

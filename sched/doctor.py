@@ -23,7 +23,7 @@ from rota.sched.message import decode
 from rota.sched.store import open_store
 from rota.sched.store.views import DEGRADED
 from rota.sched.timing import zone_source
-from rota.sched.version import VERSION
+from rota.sched.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -126,8 +126,8 @@ def _members(status: StatusView) -> Check:
     told = (
         f"{kinds.count('scheduler')} schedulers, {kinds.count('worker')} workers, version {', '.join(versions) or '-'}"
     )
-    odd = set(versions) - {VERSION}
-    remedy = f"this is version {VERSION}: a rolling update is under way, or somebody was forgotten" if odd else ""
+    odd = set(versions) - {__version__}
+    remedy = f"this is version {__version__}: a rolling update is under way, or somebody was forgotten" if odd else ""
     return Check("members", "warning" if odd else "ok", told, remedy)
 
 

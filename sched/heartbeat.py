@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.sched.errors import RotaError
 from rota.sched.store.values import NewMember
-from rota.sched.version import VERSION
+from rota.sched.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ class Trust:
 async def join(store: Store, link: AsyncLink, kind: Kind, lease: float) -> tuple[int, Trust]:
     """Enters this process under a new id, which it may trust from now on for a lease."""
     trust, sent = Trust(lease), now()
-    member = await link.run(store.join(NewMember(kind, socket.gethostname(), os.getpid(), VERSION)))
+    member = await link.run(store.join(NewMember(kind, socket.gethostname(), os.getpid(), __version__)))
     trust.renewed(sent)
     return member, trust
 

@@ -5,6 +5,6 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 try:
-    VERSION = version("rota")
+    __version__ = version("rota")
 except PackageNotFoundError:  # a checkout that was not installed
-    VERSION = "0"
+    __version__ = "0"

@@ -9,7 +9,6 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from croniter import croniter
 from rota.sched.errors import UsageError
 
 FIELDS = ("second", "minute", "hour", "day of month", "month", "day of week")
@@ -73,6 +72,8 @@ def read_field(name: str, field: str) -> Field:
 
 
 def _values_of(name: str, parts: str) -> frozenset[int]:
+    from croniter import croniter  # noqa: PLC0415 - most processes read no expression, and need not wait for it
+
     fields = ["*"] * 5
     at = max(FIELDS.index(name) - 1, 0)  # seconds are expanded as minutes are
     fields[at] = parts

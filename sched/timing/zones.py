@@ -6,7 +6,6 @@ Rota reads the `tzdata` package only, so that all members with one version of it
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 import importlib.resources
 import io
@@ -83,7 +82,9 @@ def _suggestion(name: str) -> str:
     by_fold = {known.casefold(): known for known in sorted(zone_names())}
     wanted = name.casefold().strip().replace(" ", "_")
     city = [known for known in by_fold if wanted and known.rpartition("/")[2] == wanted.rpartition("/")[2]]
-    near = [wanted] if wanted in by_fold else city or difflib.get_close_matches(wanted, by_fold, n=1, cutoff=0.6)
+    from difflib import get_close_matches  # noqa: PLC0415 - rarely asked for
+
+    near = [wanted] if wanted in by_fold else city or get_close_matches(wanted, by_fold, n=1, cutoff=0.6)
     return f": did you mean {by_fold[near[0]]!r}?" if near else ": use an IANA name such as 'Europe/Paris' or 'UTC'"
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import psycopg
-import sqlalchemy as sa
 from rota import App, Context, NoRetry, Retry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import sqlalchemy as sa
 
 app = App("field")
 
@@ -60,7 +61,7 @@ def wait(gate: str) -> None:
 
 def insert(connection: sa.Connection, ctx: Context, key: str) -> None:
     """One effect."""
-    connection.execute(sa.text("insert into field_effect values (:key, :fence)"), {"key": key, "fence": ctx.fence})
+    connection.exec_driver_sql("insert into field_effect values (%s, %s)", (key, ctx.fence))
 
 
 def die() -> NoReturn:
@@ -115,7 +116,7 @@ def kills_itself(ctx: Context, key: str) -> None:
 def credit(ctx: Context) -> None:
     """Adds one, in the transaction that completes the run."""
     with ctx.transaction() as connection:
-        connection.execute(sa.text("update field_balance set n = n + 1"))
+        connection.exec_driver_sql("update field_balance set n = n + 1")
 
 
 @app.handler(retry=Retry(attempts=2, base=0.1))
