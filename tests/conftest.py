@@ -1,8 +1,8 @@
 """Real servers for the tests, and coroutine tests.
 
 `store_url` and `broker_url` are a clean, migrated database and a clean vhost for one test. `make_database` and
-`make_vhost` make more of them. `make_postgres` and `make_rabbitmq` start servers that belong to one test, to be
-stopped, crashed and frozen. Servers are found or started as docs/development.md says; tests/unit needs none.
+`make_vhost` make more of them. `node` is a broker to be stopped, crashed, frozen and starved, `node_url` a clean vhost
+there; `make_postgres` and `make_rabbitmq` start servers that belong to one test. Servers are found or started as docs/development.md says; tests/unit needs none.
 """
 
 import asyncio
@@ -207,6 +207,36 @@ def own_rabbitmq(services: Urls, folder: Path) -> Iterator[Callable[..., RabbitM
         yield from own(lambda path, **options: RabbitMQ4(shared.root, path.name, **options), folder)
     else:
         yield from own(RabbitMQ, folder)
+
+
+@pytest.fixture(scope="session")
+def _node(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
+    with contextlib.contextmanager(own_rabbitmq)(services, tmp_path_factory.mktemp("node")) as make:
+        yield make()
+
+
+@pytest.fixture
+def node_url(_node: RabbitMQ) -> Iterator[str]:
+    """The URL of an empty vhost on `node`."""
+    management, name = Management(_node.url, _node.management_url), f"rota_test_{secrets.token_hex(6)}"
+    yield management.create_vhost(name)
+    management.delete_vhost(name)
+
+
+@pytest.fixture
+def node(_node: RabbitMQ, node_url: str) -> Iterator[RabbitMQ]:
+    """A RabbitMQ node to be stopped, crashed and frozen. It belongs to one test at a time and runs again afterwards."""
+    yield _node
+    _node.thaw()
+    _node.start()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests on `node` follow one another in one process of xdist: a node takes as long to start as they run."""
+    for item in items:
+        if "node" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("node"))
 
 
 @pytest.fixture

@@ -133,33 +133,32 @@ async def test_thousands_of_delays_are_kept_while_a_queue_that_goes_away_harms_n
 
 
 @pytest.fixture
-def node(make_rabbitmq):
+def restarted(node, node_url):
     """A broker that has been stopped since its queues were declared.
 
     3.10 never finds the leader of a quorum queue that was declared moments before a kill -9.
     """
 
     async def declare():
-        ladder = Ladder(made.url)
+        ladder = Ladder(node_url)
         await ladder.start()
         await ladder.close()
 
-    made = make_rabbitmq()
     asyncio.run(declare())
-    made.stop()
-    made.start()
-    return made
+    node.stop()
+    node.start()
+    return node
 
 
-async def test_a_broker_that_is_killed_makes_delays_late_and_loses_none(node):
-    ladder, draw = Ladder(node.url), random.Random(6)
+async def test_a_broker_that_is_killed_makes_delays_late_and_loses_none(restarted, node_url):
+    ladder, draw = Ladder(node_url), random.Random(6)
     await ladder.start()
     await ladder.send((str(n) for n in range(5000)), lambda: draw.uniform(1, LONGEST))
     await until(lambda: len(ladder.arrived) >= 2500, LONGEST)
-    await asyncio.to_thread(node.crash)
+    await asyncio.to_thread(restarted.crash)
     await until(lambda: not (ladder.publisher.up or ladder.consumer.up), 20)
     down = time.monotonic()
-    await asyncio.to_thread(node.start)
+    await asyncio.to_thread(restarted.start)
     await until(lambda: ladder.publisher.up and ladder.consumer.up, 40)
     outage = time.monotonic() - down
     await until(lambda: len(ladder.arrived) == 5000, LONGEST + 60)

@@ -39,13 +39,12 @@ def outgoing(number: int) -> Outgoing:
     return Outgoing(*job_route("mail"), str(number).encode(), str(number))
 
 
-async def test_a_crash_of_the_broker_loses_nothing_that_was_confirmed_and_both_sides_come_back(make_rabbitmq):
-    node = await asyncio.to_thread(make_rabbitmq)
-    out = publisher(node.url)
+async def test_a_crash_of_the_broker_loses_nothing_that_was_confirmed_and_both_sides_come_back(node, node_url):
+    out = publisher(node_url)
     got: Counter[str] = Counter()
     lost: list[int] = []
     downs: list[str] = []
-    source = Consumer(node.url, "consumer", on_lost=lost.append, on_down=downs.append)
+    source = Consumer(node_url, "consumer", on_lost=lost.append, on_down=downs.append)
 
     def take(delivery: Delivery) -> None:
         got[delivery.properties.message_id or ""] += 1
@@ -75,9 +74,8 @@ async def test_a_crash_of_the_broker_loses_nothing_that_was_confirmed_and_both_s
     await out.close()
 
 
-async def test_a_frozen_broker_leaves_outcomes_unknown_in_bounded_time_and_is_used_again_when_it_thaws(make_rabbitmq):
-    node = await asyncio.to_thread(make_rabbitmq)
-    out = publisher(f"{node.url}?heartbeat=1")
+async def test_a_frozen_broker_leaves_outcomes_unknown_in_bounded_time_and_is_used_again_when_it_thaws(node, node_url):
+    out = publisher(f"{node_url}?heartbeat=1")
     await out.start(30)
     node.freeze()
     outcomes: list[Publish] = []
@@ -96,11 +94,10 @@ async def test_a_frozen_broker_leaves_outcomes_unknown_in_bounded_time_and_is_us
     node.thaw()
 
 
-async def test_a_confirm_that_does_not_come_ends_the_connection(make_rabbitmq, monkeypatch):
+async def test_a_confirm_that_does_not_come_ends_the_connection(node, node_url, monkeypatch):
     monkeypatch.setattr(publishing, "CONFIRM_TIMEOUT", 0.5)
     monkeypatch.setattr(publishing, "_WATCH_EVERY", 0.1)
-    node = await asyncio.to_thread(make_rabbitmq)
-    out = publisher(f"{node.url}?heartbeat=600")
+    out = publisher(f"{node_url}?heartbeat=600")
     await out.start(30)
     node.freeze()
     async with asyncio.timeout(10):
@@ -111,11 +108,10 @@ async def test_a_confirm_that_does_not_come_ends_the_connection(make_rabbitmq, m
     await out.close()
 
 
-async def test_a_memory_alarm_holds_publishes_back_and_none_is_lost(make_rabbitmq, monkeypatch):
+async def test_a_memory_alarm_holds_publishes_back_and_none_is_lost(node, node_url, monkeypatch):
     monkeypatch.setattr(publishing, "CONFIRM_TIMEOUT", 0.5)
     monkeypatch.setattr(publishing, "_WATCH_EVERY", 0.1)
-    node = await asyncio.to_thread(make_rabbitmq)
-    out = publisher(node.url)
+    out = publisher(node_url)
     await out.start(30)
     await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.0000001")
     outcomes: list[Publish] = []

@@ -8,35 +8,18 @@ import json
 import signal
 import threading
 import time
-import uuid
 from urllib.parse import urlsplit
 
 import pika
-import pytest
 from app import effect, slow_effect
 from rota import Client, every
-from servers import RabbitMQ
-from servers.management import Management
 
-from tests.conftest import own
 from tests.field.broker import QUEUE, path, ready
 from tests.field.relay import Relay
 from tests.integration.conftest import party_on
 
 SCHEDULERS = "select id from rota.member where kind = 'scheduler' and state = 'live' and stats->'degraded' ? %s"
 WORKERS = SCHEDULERS.replace("scheduler", "worker")
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    """A broker of these tests' own, to be stopped and starved; each test has a vhost there."""
-    with contextlib.contextmanager(own)(RabbitMQ, tmp_path_factory.mktemp("node")) as make:
-        yield make()
-
-
-@pytest.fixture
-def vhost(node):
-    return Management(node.url, node.management_url).create_vhost(uuid.uuid4().hex)
 
 
 class Service(threading.Thread):
@@ -68,18 +51,18 @@ class Service(threading.Thread):
                 self.confirmed += 1
 
 
-def test_brk_01_brk_06_brk_16_what_was_accepted_while_connections_broke_runs_once(node, vhost, store_url, tmp_path):
+def test_brk_01_brk_06_brk_16_what_was_accepted_while_connections_broke_runs_once(node, node_url, store_url, tmp_path):
     """Jobs come in by both doors all the time; connections are cut, and the broker itself stops and starts.
 
     Without `self._later(number)` in `_settled` (sched/scheduler/dispatch.py) what was not confirmed is lost; without
     `await self._begin(calls, queue)` in `_activate` (sched/broker/consumer.py) nobody consumes after the first cut.
     """
-    with Relay(vhost) as relay, party_on(store_url, relay.url, tmp_path) as party:
+    with Relay(node_url) as relay, party_on(store_url, relay.url, tmp_path) as party:
         party.start("scheduler")
         party.start("worker")
         party.until_working()
         party.until("the entrance", lambda: party.value(f"{READY}") == 2)
-        service = Service(vhost)
+        service = Service(node_url)
         service.start()
         with Client.open(party.store) as client:
             for n in itertools.count():
@@ -133,9 +116,9 @@ def test_brk_03_brk_07_a_queue_that_is_deleted_is_made_again_by_whoever_needs_it
     assert party.value("select count(distinct key) from demo_effect") == 12
 
 
-def test_brk_04_an_alarm_of_the_broker_makes_ticks_late_and_loses_none(node, vhost, store_url, tmp_path):
+def test_brk_04_an_alarm_of_the_broker_makes_ticks_late_and_loses_none(node, node_url, store_url, tmp_path):
     """Without `self._publisher.blocked` in `_figures` (sched/scheduler/service.py) nobody is told."""
-    with party_on(store_url, vhost, tmp_path) as party:
+    with party_on(store_url, node_url, tmp_path) as party:
         party.start("scheduler")
         second = party.start("scheduler", "--drain-timeout", "4s")
         party.start("worker")
@@ -204,13 +187,15 @@ def held(party):
     return party.value("select (stats->>'held')::int from rota.member where kind = 'worker' and state = 'live'")
 
 
-def test_brk_13_what_cannot_be_published_to_a_queue_without_leader_waits_in_the_store(node, vhost, store_url, tmp_path):
+def test_brk_13_what_cannot_be_published_to_a_queue_without_leader_waits_in_the_store(
+    node, node_url, store_url, tmp_path
+):
     """Its member is stopped and started, as those of a cluster that has lost its majority; meanwhile the scheduler that
     has published to it is killed. Without ADOPT (sched/store/postgres/duties.py) what it published is lost.
     """
-    name = f"{urlsplit(vhost).path[1:]}_{QUEUE}"
+    name = f"{urlsplit(node_url).path[1:]}_{QUEUE}"
     server = f"{{'{name}', node()}}"
-    with party_on(store_url, vhost, tmp_path) as party:
+    with party_on(store_url, node_url, tmp_path) as party:
         scheduler, worker = party.start("scheduler"), party.start("worker")
         party.until_working()
         with Client.open(party.store) as client:

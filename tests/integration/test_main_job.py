@@ -75,9 +75,8 @@ def test_a_scheduler_that_is_killed_loses_nothing_that_it_claimed(party):
     assert party.value("select count(*) from demo_effect") == 3000
 
 
-def test_a_broker_that_crashes_and_comes_back_costs_no_effect(store_url, make_rabbitmq, tmp_path):
-    broker = make_rabbitmq()
-    with party_on(store_url, broker.url, tmp_path) as party:
+def test_a_broker_that_crashes_and_comes_back_costs_no_effect(store_url, node, node_url, tmp_path):
+    with party_on(store_url, node_url, tmp_path) as party:
         party.env["ROTA_CONFIRM_WINDOW"] = "40"  # so that all of it is unconfirmed when the broker goes
         party.start("scheduler")
         party.start("worker")
@@ -89,9 +88,9 @@ def test_a_broker_that_crashes_and_comes_back_costs_no_effect(store_url, make_ra
             client.submit(effect.call(key="older"), after(8))
             party.until("the queues to be older", lambda: party.effects("older"))
             client.submit_many([effect.call(key=f"c{n}") for n in range(300)])
-            broker.crash()
+            node.crash()
             client.submit_many([effect.call(key=f"b{n}") for n in range(299)])
-        broker.start()
+        node.start()
         party.until("all effects", lambda: party.value("select count(*) from demo_effect") >= 900, 120)
         party.until("all runs to end", lambda: party.value("select count(*) from rota.run") == 0)
         assert party.value("select count(distinct key) from demo_effect") == 900

@@ -43,11 +43,10 @@ def test_what_was_committed_survives_a_crash_of_postgres(make_postgres: Callable
         assert connection.execute("SELECT n FROM kept").fetchone() == (1,)
 
 
-def test_a_broker_that_was_killed_comes_back_under_its_url(make_rabbitmq: Callable[..., RabbitMQ]) -> None:
-    broker = make_rabbitmq()
-    url = broker.url
-    broker.crash()
-    assert not broker.running
-    broker.start()
-    assert broker.url == url
+def test_a_broker_that_was_killed_comes_back_under_its_url(node: RabbitMQ) -> None:
+    url = node.url
+    node.crash()
+    assert not node.running
+    node.start()
+    assert node.url == url
     pika.BlockingConnection(pika.URLParameters(url)).close()

@@ -81,11 +81,11 @@ def top_on(env: dict[str, str]) -> Iterator[Top]:
 
 @pytest.mark.rabbitmq4
 def test_it_shows_that_servers_are_away_comes_back_by_itself_and_leaves_the_terminal_as_it_was(
-    make_postgres, broker_url, make_rabbitmq, tmp_path
+    make_postgres, node, node_url, tmp_path
 ):
-    database, node = make_postgres(), make_rabbitmq()
+    database = make_postgres()
     open_store(database.url).migrate()
-    with party_on(database.url, node.url, tmp_path) as party, top_on(party.env) as top:
+    with party_on(database.url, node_url, tmp_path) as party, top_on(party.env) as top:
         party.start("scheduler")
         party.until("a picture with its scheduler", lambda: "64 owned" in top.screen)
         node.crash()
