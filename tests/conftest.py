@@ -120,19 +120,31 @@ def _database_factory(
     return create
 
 
-@pytest.fixture
-def make_database(services: Urls, _database_factory: Callable[[bool], tuple[str, str]]) -> Iterator[MakeDatabase]:
-    """Makes databases that are dropped after the test; call it for the URL of a clean one, migrated or empty."""
+def make_databases(services: Urls, create: Callable[[bool], tuple[str, str]]) -> Iterator[MakeDatabase]:
+    """What the fixtures of databases are made of."""
     names: list[str] = []
 
     def make(*, migrated: bool = True) -> str:
-        name, url = _database_factory(migrated)
+        name, url = create(migrated)
         names.append(name)
         return url
 
     yield make
     for name in names:
         drop_database(services.store, name)
+
+
+@pytest.fixture
+def make_database(services: Urls, _database_factory: Callable[[bool], tuple[str, str]]) -> Iterator[MakeDatabase]:
+    """Makes databases that are dropped after the test; call it for the URL of a clean one, migrated or empty."""
+    yield from make_databases(services, _database_factory)
+
+
+@pytest.fixture(scope="module")
+def module_store_url(services: Urls, _database_factory: Callable[[bool], tuple[str, str]]) -> Iterator[str]:
+    """The URL of a migrated database for all tests of a module that change nothing in it."""
+    for make in make_databases(services, _database_factory):
+        yield make()
 
 
 @pytest.fixture
@@ -165,9 +177,8 @@ def management(services: Urls) -> Management:
     return found
 
 
-@pytest.fixture
-def make_vhost(management: Management) -> Iterator[Callable[[], str]]:
-    """Makes vhosts that are deleted after the test; call it for the URL of an empty one."""
+def make_vhosts(management: Management) -> Iterator[Callable[[], str]]:
+    """What the fixtures of vhosts are made of."""
     names: list[str] = []
 
     def make() -> str:
@@ -177,6 +188,19 @@ def make_vhost(management: Management) -> Iterator[Callable[[], str]]:
     yield make
     for name in names:
         management.delete_vhost(name)
+
+
+@pytest.fixture
+def make_vhost(management: Management) -> Iterator[Callable[[], str]]:
+    """Makes vhosts that are deleted after the test; call it for the URL of an empty one."""
+    yield from make_vhosts(management)
+
+
+@pytest.fixture(scope="module")
+def module_broker_url(management: Management) -> Iterator[str]:
+    """The URL of a vhost for all tests of a module that change nothing in it."""
+    for make in make_vhosts(management):
+        yield make()
 
 
 @pytest.fixture
@@ -218,9 +242,8 @@ def _node(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture
 def node_url(_node: RabbitMQ) -> Iterator[str]:
     """The URL of an empty vhost on `node`."""
-    management, name = Management(_node.url, _node.management_url), f"rota_test_{secrets.token_hex(6)}"
-    yield management.create_vhost(name)
-    management.delete_vhost(name)
+    for make in make_vhosts(Management(_node.url, _node.management_url)):
+        yield make()
 
 
 @pytest.fixture
@@ -229,6 +252,16 @@ def node(_node: RabbitMQ, node_url: str) -> Iterator[RabbitMQ]:
     yield _node
     _node.thaw()
     _node.start()
+
+
+@contextlib.contextmanager
+def low_on_memory(node: RabbitMQ) -> Iterator[None]:
+    """The node's memory alarm is on: it takes no publishes."""
+    node.ctl("set_vm_memory_high_watermark", "0.0000001")
+    try:
+        yield
+    finally:
+        node.ctl("set_vm_memory_high_watermark", "absolute", "1GB")
 
 
 @pytest.hookimpl(tryfirst=True)

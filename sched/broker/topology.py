@@ -207,7 +207,7 @@ def _base() -> Topology:
     )
 
 
-def _entrance() -> Topology:
+def entrance() -> Topology:
     """Where services publish; declared last, and at once with its bindings.
 
     What is published before is refused aloud, not parked without an answer because the queue is not bound yet.
@@ -227,7 +227,7 @@ def stages() -> tuple[Topology, ...]:
         base.queues + ladder.queues,
         base.bindings + ladder.bindings,
     )
-    return inside, _entrance()
+    return inside, entrance()
 
 
 @lru_cache(maxsize=1)

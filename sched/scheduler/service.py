@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.sched import events
 from rota.sched.broker.rabbitmq import Consumer, Publisher
-from rota.sched.broker.topology import DEAD, SUBMIT
+from rota.sched.broker.topology import DEAD, SUBMIT, entrance
 from rota.sched.control import cancel_call, cancel_message
 from rota.sched.errors import RotaError, StoreFault, Superseded, Unreachable
 from rota.sched.heartbeat import Heartbeat, join
@@ -276,9 +276,12 @@ class Scheduler:
             return None
 
     async def _consumer_up(self) -> None:
-        """What it consumes has to be there; the publisher declares it, too, and tells of differences."""
-        if None in [await self._consumer.passive(queue) for queue in (SUBMIT, DEAD)]:
-            await self._consumer.declare()
+        """What it consumes has to be there, and the entrance: who sees a consumer may publish.
+
+        The publisher declares all of it, too, and tells of differences.
+        """
+        there = None not in [await self._consumer.passive(queue) for queue in (SUBMIT, DEAD)]
+        await self._consumer.declare(entrance() if there else None)
 
     async def _broker_up(self) -> None:
         for drift in await self._publisher.declare():

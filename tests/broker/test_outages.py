@@ -11,6 +11,8 @@ from rota.sched.broker import publisher as publishing
 from rota.sched.broker.rabbitmq import Consumer, Outgoing, Publish, Publisher
 from rota.sched.broker.topology import job_route, work_queue
 
+from tests.conftest import low_on_memory
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -113,15 +115,14 @@ async def test_a_memory_alarm_holds_publishes_back_and_none_is_lost(node, node_u
     monkeypatch.setattr(publishing, "_WATCH_EVERY", 0.1)
     out = publisher(node_url)
     await out.start(30)
-    await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.0000001")
     outcomes: list[Publish] = []
-    out.publish(outgoing(0), outcomes.append)
-    await until(lambda: out.blocked, 20)
-    for number in range(1, 200):
-        out.publish(outgoing(number), outcomes.append)
-    with pytest.raises(TimeoutError):  # longer than a confirm may take while nothing is wrong
-        await until(lambda: not out.up or outcomes, 1.5)
-    await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "absolute", "1GB")
+    with low_on_memory(node):
+        out.publish(outgoing(0), outcomes.append)
+        await until(lambda: out.blocked, 20)
+        for number in range(1, 200):
+            out.publish(outgoing(number), outcomes.append)
+        with pytest.raises(TimeoutError):  # longer than a confirm may take while nothing is wrong
+            await until(lambda: not out.up or outcomes, 1.5)
     await until(lambda: len(outcomes) == 200, 30)
     assert set(outcomes) == {Publish.CONFIRMED}
     assert not out.blocked

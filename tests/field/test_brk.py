@@ -14,6 +14,7 @@ import pika
 from app import effect, slow_effect
 from rota import Client, every
 
+from tests.conftest import low_on_memory
 from tests.field.broker import QUEUE, path, ready
 from tests.field.relay import Relay
 from tests.integration.conftest import party_on
@@ -116,6 +117,9 @@ def test_brk_03_brk_07_a_queue_that_is_deleted_is_made_again_by_whoever_needs_it
     assert party.value("select count(distinct key) from demo_effect") == 12
 
 
+OWNERS = "select count(distinct owner) from rota.partition {}"
+
+
 def test_brk_04_an_alarm_of_the_broker_makes_ticks_late_and_loses_none(node, node_url, store_url, tmp_path):
     """Without `self._publisher.blocked` in `_figures` (sched/scheduler/service.py) nobody is told."""
     with party_on(store_url, node_url, tmp_path) as party:
@@ -124,23 +128,26 @@ def test_brk_04_an_alarm_of_the_broker_makes_ticks_late_and_loses_none(node, nod
         party.start("worker")
         party.until_working()
         with Client.open(party.store) as client:
-            for n in range(4):  # over partitions of both
+            party.until("both to have partitions", lambda: party.value(OWNERS.format("")) == 2)
+            beats = itertools.count()
+            while party.value(OWNERS.format("join rota.job using (part)")) < 2:
+                n = next(beats)
                 client.submit(effect.call(key=f"beat-{n}"), every(1, misfire="run_all"), name=f"beat-{n}")
-            party.until("ticks", lambda: all(party.effects(f"beat-{n}") for n in range(4)))
-            node.ctl("set_vm_memory_high_watermark", "0.0000001")
-            party.until("both to say so", lambda: len(party.db.execute(SCHEDULERS, ["broker_blocked"]).fetchall()) == 2)
-            assert "broker_blocked" in party.status()["degraded"]
-            asked = time.monotonic()
-            second.send_signal(signal.SIGTERM)
-            assert second.wait(30) == 0
-            assert time.monotonic() - asked < 10
-            node.ctl("set_vm_memory_high_watermark", "absolute", "1GB")
+            keys = [f"beat-{n}" for n in range(next(beats))]
+            party.until("ticks", lambda: all(map(party.effects, keys)))
+            with low_on_memory(node):
+                party.until(
+                    "both to say so", lambda: len(party.db.execute(SCHEDULERS, ["broker_blocked"]).fetchall()) == 2
+                )
+                assert "broker_blocked" in party.status()["degraded"]
+                asked = time.monotonic()
+                second.send_signal(signal.SIGTERM)
+                assert second.wait(30) == 0
+                assert time.monotonic() - asked < 10
             party.db.execute("delete from rota.job")  # a cancel would end the runs that wait, too
         party.until("all runs to end", lambda: party.value("select count(*) from rota.run") == 0)
-        for n in range(4):
-            rows = party.db.execute(
-                "select tick from demo_effect where key = %s order by tick", [f"beat-{n}"]
-            ).fetchall()
+        for key in keys:
+            rows = party.db.execute("select tick from demo_effect where key = %s order by tick", [key]).fetchall()
             assert {(b - a).total_seconds() for (a,), (b,) in itertools.pairwise(rows)} == {1}
 
 

@@ -53,8 +53,10 @@ def test_pgl_01_a_deadlock_with_a_stranger_is_tried_again(house, store_url):
     with (
         ThreadPoolExecutor(1) as pool,
         closing(house.store.link("field")) as link,
-        psycopg.connect(store_url) as stranger,
+        psycopg.connect(store_url, options="-c deadlock_timeout=1min") as stranger,
     ):
+        # Who has waited for so long looks once for a deadlock; it has to be there by then.
+        link.connection().execute("set deadlock_timeout = '3s'")
         stranger.execute(lock, [begun[1].key.job_id])
         written = pool.submit(link.run, ends)
         while house.sql(waits) == [(0,)]:

@@ -133,11 +133,18 @@ def party_on(store: str, broker: str, logs: Path) -> Iterator[Party]:
         yield party
 
 
-@pytest.fixture
-def party(store_url: str, broker_url: str, tmp_path: Path) -> Iterator[Party]:
+@contextmanager
+def ready_party(store: str, broker: str, logs: Path) -> Iterator[Party]:
     """One scheduler and one worker that are ready."""
-    with party_on(store_url, broker_url, tmp_path) as found:
+    with party_on(store, broker, logs) as found:
         found.start("scheduler")
         found.start("worker")
         found.until_working()
+        yield found
+
+
+@pytest.fixture
+def party(store_url: str, broker_url: str, tmp_path: Path) -> Iterator[Party]:
+    """One scheduler and one worker that are ready."""
+    with ready_party(store_url, broker_url, tmp_path) as found:
         yield found

@@ -12,7 +12,7 @@ import pytest
 from app import echo, effect, flaky_effect, slow_effect
 from rota import Client, after, every
 
-from tests.integration.conftest import party_on
+from tests.integration.conftest import party_on, ready_party
 
 
 def test_a_submitted_job_has_its_effect_once(party):
@@ -237,6 +237,13 @@ def test_status_has_its_keys_and_adds_up(party):
     assert status["lag"]["queue"]["p99"] > 0
 
 
+@pytest.fixture(scope="module")
+def unchanged(module_store_url, module_broker_url, tmp_path_factory):
+    """A party whose members begin nothing, because nothing is accepted."""
+    with ready_party(module_store_url, module_broker_url, tmp_path_factory.mktemp("unchanged")) as found:
+        yield found
+
+
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
@@ -256,12 +263,12 @@ def test_status_has_its_keys_and_adds_up(party):
         (["status", "--store", "postgresql://rota:secret@127.0.0.1:1/x"], 3, "127.0.0.1"),
     ],
 )
-def test_bad_input_is_refused_with_its_value_and_changes_nothing(party, args, code, says):
-    told = party.rota(*args, code=code)
+def test_bad_input_is_refused_with_its_value_and_changes_nothing(unchanged, args, code, says):
+    told = unchanged.rota(*args, code=code)
     assert says in told
     assert "secret" not in told
-    assert party.value("select count(*) from rota.job") == 0
-    assert party.value("select count(*) from rota.run") == 0
+    for table in ("job", "run", "history", "dead", "key"):
+        assert unchanged.value(f"select count(*) from rota.{table}") == 0
 
 
 def test_a_store_that_is_not_migrated_is_told(empty_store_url, broker_url, tmp_path):

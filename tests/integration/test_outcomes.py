@@ -104,6 +104,7 @@ def test_every_way_to_an_end_leaves_its_row_and_no_message(outcomes, management,
         *("asks_for_a_pause", "hangs", "hangs_in_a_thread", "notices", "waits", "waits_in_a_thread"),
     ):
         outcomes.submit(name)
+    outcomes.until("the first end", lambda: outcomes.end_of("returns"))  # from now on nothing expires that should begin
     outcomes.submit("cancelled while it retries", "will_be_tried_again")
     outcomes.submit("cancelled before it is due", "returns", when=after(3600))
     outcomes.submit("cancelled while it waits", "comes_late", "late")

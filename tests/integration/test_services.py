@@ -1,6 +1,7 @@
 """The servers that the tests stand on."""
 
 import asyncio
+import os
 from collections.abc import Callable
 
 import pika
@@ -27,6 +28,12 @@ def test_a_quorum_queue_can_be_declared_in_a_fresh_vhost(broker_url: str) -> Non
 async def test_coroutine_tests_are_run() -> None:
     await asyncio.sleep(0)
     assert asyncio.get_running_loop().is_running()
+
+
+@pytest.mark.xdist_group("group")
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="only xdist has groups")
+def test_groups_are_in_force(request: pytest.FixtureRequest) -> None:
+    assert request.node.nodeid.endswith("@group")
 
 
 def test_what_was_committed_survives_a_crash_of_postgres(make_postgres: Callable[..., Postgres]) -> None:
