@@ -15,9 +15,12 @@ import typer
 from rota.cli import crontab, dead, doctor, jobs, load, members, preview, queries
 from rota.sched.errors import RotaError
 from typer.core import TyperGroup
+from typer.main import get_command_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from typer.models import CommandInfo
 
 
 class Commands(TyperGroup):
@@ -95,5 +98,17 @@ for module in (members, jobs, dead, queries, preview, load, crontab, doctor):
 
 def main() -> None:
     """The console script."""
+    _keep_only(next((word for word in sys.argv[1:] if not word.startswith("-")), ""))
     with exit_codes():
         app()
+
+
+def _keep_only(name: str) -> None:
+    """Typer builds all commands, of which one is asked for: the others take longer to build than many take to run."""
+    wanted = [command for command in app.registered_commands if _name(command) == name]
+    if wanted:
+        app.registered_commands, app.registered_groups = wanted, []
+
+
+def _name(command: CommandInfo) -> str:
+    return command.name or get_command_name(getattr(command.callback, "__name__", ""))
