@@ -71,7 +71,7 @@ class RabbitMQ(Instance):
         """The Erlang name of the node."""
         return f"rota-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:12]}@localhost"
 
-    def ctl(self, *arguments: str, seconds: float = 60.0) -> str:
+    def ctl(self, *arguments: str, seconds: float = 120.0) -> str:
         """The output of `rabbitmqctl` against this node. Raises `subprocess.CalledProcessError`."""
         command = self._command("rabbitmqctl", "-n", self.nodename, *arguments)
         env = self._environment(self._load()["ports"])

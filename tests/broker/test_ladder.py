@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LONGEST = 20
 """Seconds: the delays are from 1 to so many."""
-OWN = 2.0
+OWN = 5.0
 """Seconds that one in a hundred may be late besides its rounding. On a machine of its own it is a tenth; tests share theirs."""
 WINDOW = 250
 """Publishes that are not confirmed yet: what waits in our own socket is not late by the ladder."""

@@ -143,7 +143,7 @@ def test_brk_04_an_alarm_of_the_broker_makes_ticks_late_and_loses_none(node, nod
                 asked = time.monotonic()
                 second.send_signal(signal.SIGTERM)
                 assert second.wait(30) == 0
-                assert time.monotonic() - asked < 10
+                assert time.monotonic() - asked < 20, "its own bound on draining, not the usual 30 s"
             party.db.execute("delete from rota.job")  # a cancel would end the runs that wait, too
         party.until("all runs to end", lambda: party.value("select count(*) from rota.run") == 0)
         for key in keys:
