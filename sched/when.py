@@ -21,7 +21,8 @@ SHORTEST = 0.1
 """Shortest interval of a schedule, in seconds."""
 MOST_DATES = 1_000
 """Dates that a schedule may exclude, at most."""
-_LATER = {"buffer_one", "buffer_all", "cancel_other"}
+MOST_RUNS = 1_000_000_000
+"""Largest `max_runs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class Schedule:
     """A recurring job: a cron expression in a zone, or an interval in seconds, with its policies (docs/time.md).
 
     Between `start` and `end` (aware datetimes or RFC 3339, both included, kept in UTC); not on the dates `exclude`
-    (ISO, of the zone's calendar), which only a cron expression has.
+    (ISO, of the zone's calendar), which only a cron expression has. With `max_runs` it ends when so many of its ticks have
+    become runs.
     """
 
     cron: str | None = None
@@ -75,6 +77,7 @@ class Schedule:
     start: datetime | None = None
     end: datetime | None = None
     exclude: tuple[str, ...] = ()
+    max_runs: int | None = None
 
     def __post_init__(self) -> None:
         if (self.cron is None) == (self.every is None):
@@ -95,8 +98,6 @@ class Schedule:
             zone(self.tz)
 
     def _check_words(self) -> None:
-        if self.overlap in _LATER:
-            raise UsageError(f"overlap={self.overlap!r} is not supported yet: use 'allow' or 'skip'")
         words = (("dst_gap", DstGap), ("dst_overlap", DstOverlap), ("misfire", Misfire), ("overlap", Overlap))
         for name, allowed in words:
             if getattr(self, name) not in get_args(allowed):
@@ -105,8 +106,10 @@ class Schedule:
     def _check_numbers(self) -> None:
         if self.every is not None and self.every < SHORTEST:
             raise UsageError(f"every is {self.every!r}: the shortest interval is {SHORTEST} seconds")
-        if isinstance(self.catchup_limit, bool) or not isinstance(self.catchup_limit, int) or self.catchup_limit < 1:
+        if not _is_count(self.catchup_limit):
             raise UsageError(f"catchup_limit is {self.catchup_limit!r}: give a number of ticks, 1 or more")
+        if self.max_runs is not None and (not _is_count(self.max_runs) or self.max_runs > MOST_RUNS):
+            raise UsageError(f"max_runs is {self.max_runs!r}: give a number of runs, from 1 to {MOST_RUNS}")
 
     def _check_bounds(self) -> None:
         for name in ("start", "end"):
@@ -128,6 +131,10 @@ class Schedule:
         if unknown:
             raise UsageError(f"unknown word {min(unknown)!r} in schedule {value!r}")
         return cls(**value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _plain(value: Any) -> Any:

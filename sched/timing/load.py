@@ -25,7 +25,7 @@ _MINUTE = timedelta(minutes=1)
 
 
 class Planned(NamedTuple):
-    """A stored schedule: the id of its job, and its cursor, which is one of its ticks."""
+    """A stored schedule: the id of its job, and its cursor, which is one of its ticks. `max_runs` is what is left of it."""
 
     job_id: str
     schedule: Schedule
@@ -71,9 +71,10 @@ def schedule_text(schedule: Schedule) -> str:
 
 
 def _ticks(schedule: Schedule, anchor: datetime, start: datetime) -> list[datetime]:
-    found, end = [], start + MINUTES * _MINUTE
+    found: list[datetime] = []
+    end = start + MINUTES * _MINUTE
     tick = next_tick(schedule, start - timedelta(microseconds=1), anchor)
-    while tick is not None and tick < end:
+    while tick is not None and tick < end and (schedule.max_runs is None or len(found) < schedule.max_runs):
         found.append(tick)
         tick = next_tick(schedule, tick, anchor)
     return found

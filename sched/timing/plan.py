@@ -1,4 +1,4 @@
-"""What a claim does with a recurring job whose tick is due: which ticks run, which are skipped and why. Pure.
+"""What a claim does with a recurring job whose tick is due: which ticks run, wait or are skipped, and why. Pure.
 
 A tick is missed if nothing claimed it in time: a later one is due as well, or it is later than `grace`. The cursor only
 moves forward, and every tick up to it either runs or is told in history; a long outage is told in few rows, and is never
@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rota.sched.durations import duration_text, rfc3339
 from rota.sched.timing.backlog import Backlog
 from rota.sched.timing.ticks import jitter_of, next_tick
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
+    from rota.sched.timing.policies import Overlap
     from rota.sched.when import Schedule
 
 PER_CLAIM = 100
@@ -28,7 +30,14 @@ RULES_MOVE = timedelta(hours=3)
 """How far new rules of a zone may have moved a tick that is stored."""
 _JUST_BEFORE = timedelta(microseconds=1)
 GRACE = 60.0
-"""Seconds: the grace, where none is given, of a schedule whose policy may leave a late tick out."""
+"""Seconds: the grace, where none is given, of a schedule whose policy may leave a late tick out; and from when on a tick
+counts as caught up."""
+BUFFER = 1000
+"""Most ticks of one job that wait under `overlap="buffer_all"`."""
+MOST_MISSED = 2**31 - 1
+"""More missed ticks than that are too many to be counted."""
+TAKE_TURNS = ("buffer_one", "buffer_all", "cancel_other")
+"""Overlap policies under which a tick waits for its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +61,102 @@ class Skipped:
         return f"{self.reason}: {many} from this one to {rfc3339(self.last)} were skipped ({self.why})"
 
 
+class NewRun(NamedTuple):
+    """A tick that becomes a run, and what the run is told of its being late.
+
+    `catchup`: a later tick is due as well, or it is later than its grace. `missed`: the ticks that were skipped between the
+    last one that became a run and this one; None where they are too many to be counted. `waits`: its turn comes when what
+    is alive of its job has ended.
+    """
+
+    at: datetime
+    catchup: bool
+    missed: int | None
+    waits: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The plan: ticks to run now, ticks skipped, and the new cursor with its due time (None: there are no more)."""
+    """The plan: ticks that become runs, ticks skipped, and the new cursor with its due time (None: there are no more).
 
-    fire: tuple[datetime, ...]
+    `missed` is the job's count from then on. `cancel`: what is alive of the job is to be cancelled first.
+    """
+
+    runs: tuple[NewRun, ...]
     skipped: tuple[Skipped, ...]
     next: datetime | None
     due: datetime | None
+    missed: int | None
+    cancel: bool = False
+
+    @property
+    def fire(self) -> tuple[datetime, ...]:
+        """The ticks that become runs."""
+        return tuple(run.at for run in self.runs)
 
 
-def advance(schedule: Schedule, job_id: str, cursor: datetime, now: datetime, *, live: bool) -> Advance:
-    """Plans the job whose tick `cursor` is due at `now`; `live`: a run of it is still alive.
+def advance(  # noqa: PLR0913 - how the job stands
+    schedule: Schedule,
+    job_id: str,
+    cursor: datetime,
+    now: datetime,
+    *,
+    live: bool,
+    waiting: int = 0,
+    left: int | None = None,
+    missed: int | None = 0,
+) -> Advance:
+    """Plans the job whose tick `cursor` is due at `now`.
 
-    The new cursor is due after now, except where more than `PER_CLAIM` ticks are to run: then it is the first of
+    `live`: a run of it has not ended; `waiting`: so many of those are buffered. `left`: so many more ticks may become runs,
+    None for any number. `missed`: ticks skipped since the last that became a run, None: too many to be counted.
+
+    The new cursor is due after now, except where more than `PER_CLAIM` ticks are to become runs: then it is the first of
     those left, due now.
     """
     moved = _moved_by_new_rules(schedule, cursor)
     if moved is not None:
-        return Advance((), (), moved, _due_time(schedule, job_id, moved, cursor))
+        return Advance((), (), moved, _due_time(schedule, job_id, moved, cursor), missed)
     backlog, following = _due(schedule, job_id, cursor, now)
-    run = _choose(schedule, job_id, backlog, now)
-    skipped = _left(backlog, run, _policy(schedule))
-    if schedule.overlap == "skip" and run:
-        run, told = _without_overlap(run, live=live)
-        skipped += told
+    last = backlog.last()
+    lateness = now - _due_time(schedule, job_id, last, cursor)
+    chosen = _choose(schedule, backlog, now, lateness)
+    skipped = _left(backlog, chosen, _policy(schedule))
+    run, told = _in_turn(schedule.overlap, chosen, live=live, waiting=waiting)
+    due = None if following is None else _due_time(schedule, job_id, following, cursor)
     if len(run) > PER_CLAIM:
-        # Nothing after the last of `run` is skipped under run_all, so what is told lies before the new cursor.
-        return Advance(tuple(run[:PER_CLAIM]), _sorted(skipped), run[PER_CLAIM], now)
-    if following is None:
-        return Advance(tuple(run), _sorted(skipped), None, None)
-    return Advance(tuple(run), _sorted(skipped), following, _due_time(schedule, job_id, following, cursor))
+        # What the overlap leaves out lies behind them: the next claim tells it. Nothing after the last of `chosen` is
+        # skipped under run_all, so the rest of what is told lies before the new cursor.
+        told, following, due = [], run[PER_CLAIM], now
+    run, skipped = run[:PER_CLAIM], sorted(skipped + told, key=lambda s: s.first)
+    if left is not None and len(run) >= left:
+        run, following, due = run[:left], None, None
+        skipped = [s for s in skipped if run and s.last < run[-1]]  # with its last run the job is over
+    numbers, carried = _missed(run, skipped, missed)
+    late = lateness > timedelta(seconds=GRACE if schedule.grace is None else schedule.grace)
+    turns = schedule.overlap in TAKE_TURNS
+    runs = tuple(NewRun(at, at < last or late, numbers[n], turns and (live or n > 0)) for n, at in enumerate(run))
+    cancel = bool(runs) and live and schedule.overlap == "cancel_other"
+    return Advance(runs, tuple(skipped), following, due, carried, cancel)
+
+
+def _missed(
+    run: Sequence[datetime], skipped: Sequence[Skipped], carried: int | None
+) -> tuple[list[int | None], int | None]:
+    """How many ticks were skipped before each that becomes a run since the one before it, and after the last of them."""
+    numbers, count, told = [], carried, list(skipped)
+    for at in run:
+        while told and told[0].first < at:
+            count = _sum(count, told.pop(0).count)
+        numbers.append(count)
+        count = 0
+    for each in told:
+        count = _sum(count, each.count)
+    return numbers, count
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None or one + other > MOST_MISSED else one + other
 
 
 def _due_time(schedule: Schedule, job_id: str, tick: datetime, anchor: datetime) -> datetime:
@@ -115,10 +189,9 @@ def _due(schedule: Schedule, job_id: str, cursor: datetime, now: datetime) -> tu
     return backlog, following
 
 
-def _choose(schedule: Schedule, job_id: str, backlog: Backlog, now: datetime) -> list[datetime]:
-    """The ticks that run by the misfire policy, in order."""
+def _choose(schedule: Schedule, backlog: Backlog, now: datetime, lateness: timedelta) -> list[datetime]:
+    """The ticks that run by the misfire policy, in order. `lateness` is that of the last."""
     cursor, last = backlog.cursor, backlog.last()
-    lateness = now - _due_time(schedule, job_id, last, cursor)
     on_time = lateness <= _grace(schedule)
     if on_time and last == cursor:
         return [cursor]
@@ -181,13 +254,22 @@ def _skipped(backlog: Backlog, why: str) -> Skipped:
     return Skipped(backlog.cursor, backlog.last(), backlog.count(), "misfire", why)
 
 
-def _without_overlap(run: list[datetime], *, live: bool) -> tuple[list[datetime], list[Skipped]]:
-    """At most one run of the job at a time: the first of these, or none while one is alive."""
-    kept, left = ([], run) if live else (run[:1], run[1:])
+def _in_turn(
+    overlap: Overlap, run: list[datetime], *, live: bool, waiting: int
+) -> tuple[list[datetime], list[Skipped]]:
+    """Which of these become runs by the overlap policy, at once or in their turn, and what it leaves out."""
+    if overlap == "allow":
+        return run, []
+    if overlap == "cancel_other":
+        kept, left, why = run[-1:], run[:-1], "a later tick is due"
+    elif overlap == "skip":
+        room = 0 if live else 1
+        kept, left, why = run[:room], run[room:], "a run of this job is alive"
+    else:
+        most = 1 if overlap == "buffer_one" else BUFFER
+        room = max(0, most - waiting + (not live))
+        told = "a tick of this job waits" if most == 1 else f"{BUFFER} ticks of this job wait"
+        kept, left, why = run[:room], run[room:], told
     if not left:
         return kept, []
-    return kept, [Skipped(left[0], left[-1], len(left), "overlap", "overlap=skip, and a run of this job is alive")]
-
-
-def _sorted(skipped: list[Skipped]) -> tuple[Skipped, ...]:
-    return tuple(sorted(skipped, key=lambda s: s.first))
+    return kept, [Skipped(left[0], left[-1], len(left), "overlap", f"overlap={overlap}, and {why}")]

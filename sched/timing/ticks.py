@@ -126,8 +126,9 @@ class Fire(NamedTuple):
 
 
 def fires(schedule: Schedule, after: datetime, count: int) -> list[Fire]:
-    """The next `count` fires after an instant."""
+    """The next `count` fires after an instant, of a schedule that has not fired yet: its `max_runs` at most."""
     found: list[Fire] = []
+    count = count if schedule.max_runs is None else min(count, schedule.max_runs)
     at: datetime | None = after
     while len(found) < count:
         at = next_tick(schedule, at, after) if at is not None else None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rota.sched.timing import advance, fires, first_tick, jitter_of, next_tick
-from rota.sched.timing.plan import PER_CLAIM
+from rota.sched.timing.plan import BUFFER, PER_CLAIM
+from rota.sched.timing.policies import Overlap
 from rota.sched.when import Schedule
 
 START = datetime(2027, 3, 28, tzinfo=UTC)
@@ -30,21 +32,38 @@ POLICIES = st.fixed_dictionaries(
         "catchup_window": st.sampled_from([None, 0.0, 90.0, 3600.0]),
         "catchup_limit": st.sampled_from([1, 5, 250, 5000]),
         "grace": st.sampled_from([None, 0.0, 30.0]),
-        "overlap": st.sampled_from(["allow", "skip"]),
+        "overlap": st.sampled_from(get_args(Overlap)),
+        "max_runs": st.sampled_from([None, None, 1, 3, 150]),
         "jitter": st.sampled_from([0.0, 20.0, 1e6]),
     }
 )
 
 
 def claims(schedule, cursor, now, *, live=False):
-    """Plans until nothing is due, as a scheduler claims."""
-    plans = [advance(schedule, "job", cursor, now, live=live)]
-    while plans[-1].next is not None and plans[-1].due <= now:
-        assert plans[-1].next > cursor
-        cursor = plans[-1].next
-        plans.append(advance(schedule, "job", cursor, now, live=live))
+    """Plans until nothing is due, as a scheduler claims; no run ends meanwhile."""
+    plans, standing = [], {"live": live, "waiting": 0, "left": schedule.max_runs, "missed": 0}
+    while True:
+        plan = advance(schedule, "job", cursor, now, **standing)
+        plans.append(plan)
         assert len(plans) < 30
-    return plans
+        if plan.next is None or plan.due > now:
+            return plans
+        assert plan.next > cursor
+        cursor = plan.next
+        if plan.cancel:
+            standing["waiting"] = 0
+        standing["live"] |= bool(plan.runs)
+        standing["waiting"] += sum(run.waits for run in plan.runs)
+        standing["left"] = standing["left"] and standing["left"] - len(plan.runs)
+        standing["missed"] = plan.missed
+
+
+def due_ticks(schedule, cursor, now):
+    """Those that are due, jitter included."""
+    tick = cursor
+    while tick + jitter_of(schedule, "job", tick, following := next_tick(schedule, tick, cursor)) <= now:
+        yield tick
+        tick = following
 
 
 @given(BASES, POLICIES, st.integers(0, 30_000), st.booleans())
@@ -54,22 +73,37 @@ def test_every_due_tick_runs_or_is_told_and_every_other_is_ahead(base, policy, l
     cursor = next_tick(schedule, START, START)
     now = cursor + timedelta(seconds=late, microseconds=5)
     plans = claims(schedule, cursor, now, live=live)
+    last = max(due_ticks(schedule, cursor, now), default=cursor)
     ahead = plans[-1].next
+    ran = [tick for plan in plans for tick in plan.fire]
+    told = [skip for plan in plans for skip in plan.skipped]
+    over = ahead is None
+    assert over == (schedule.max_runs is not None and len(ran) == schedule.max_runs)
+    if over:
+        ahead = next_tick(schedule, ran[-1], cursor)
     ticks, at = [], cursor
     while at < ahead:
         ticks.append(at)
         at = next_tick(schedule, at, cursor)
     assert at == ahead
-    ran = [tick for plan in plans for tick in plan.fire]
-    told = [skip for plan in plans for skip in plan.skipped]
     skipped = [tick for skip in told for tick in ticks if skip.first <= tick <= skip.last]
     assert sorted(ran + skipped) == ticks
     for skip in told:
         count = sum(skip.first <= tick <= skip.last for tick in ticks)
         assert skip.count == count or (skip.count is None and count > 200)
     assert all(len(plan.skipped) <= 3 and len(plan.fire) <= PER_CLAIM for plan in plans)
-    assert ahead > now or ahead + jitter_of(schedule, "job", ahead, next_tick(schedule, ahead, cursor)) > now
+    counts = [*(run.missed for plan in plans for run in plan.runs), plans[-1].missed]
+    assert None in counts or sum(counts) == len(skipped)
+    assert over or ahead > now or ahead + jitter_of(schedule, "job", ahead, next_tick(schedule, ahead, cursor)) > now
+    runs = [run for plan in plans for run in plan.runs]
     assert not (live and schedule.overlap == "skip" and ran)
+    if schedule.overlap in {"allow", "skip"}:
+        assert not any(run.waits for run in runs)
+    elif schedule.overlap != "cancel_other":
+        assert [run.waits for run in runs] == [live or n > 0 for n in range(len(runs))]
+        assert sum(run.waits for run in runs) <= {"buffer_one": 1, "buffer_all": BUFFER}[schedule.overlap]
+    assert all(not run.catchup for run in runs if now - run.at < MINUTE and run.at == last and schedule.grace is None)
+    assert all(run.catchup for run in runs if run.at != last)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +120,9 @@ def test_every_due_tick_runs_or_is_told_and_every_other_is_ahead(base, policy, l
         ({"misfire": "run_latest", "grace": 10, "catchup_window": 10}, [], ["11 ticks"]),
         ({"misfire": "run_latest", "catchup_window": 0}, [10], ["10 ticks"]),
         ({"misfire": "run_all", "overlap": "skip"}, [0], ["10 ticks"]),
+        ({"misfire": "run_all", "overlap": "buffer_one"}, [0, 1], ["9 ticks"]),
+        ({"misfire": "run_all", "overlap": "buffer_all"}, list(range(11)), []),
+        ({"misfire": "run_all", "overlap": "cancel_other"}, [10], ["10 ticks"]),
     ],
 )
 def test_after_ten_minutes_and_thirty_seconds_of_outage(policy, ran, told):
@@ -121,6 +158,77 @@ def test_a_tick_is_skipped_while_a_run_is_alive():
     assert plan.fire == ()
     assert plan.skipped[0].text() == "overlap: this tick was skipped (overlap=skip, and a run of this job is alive)"
     assert advance(Schedule(every=60), "job", START, START, live=True).fire == (START,)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "waiting", "why"),
+    [
+        ("buffer_one", 1, "overlap=buffer_one, and a tick of this job waits"),
+        ("buffer_one", 5, "overlap=buffer_one, and a tick of this job waits"),
+        ("buffer_all", BUFFER, "overlap=buffer_all, and 1000 ticks of this job wait"),
+    ],
+)
+def test_a_tick_is_skipped_where_as_many_wait_as_may(overlap, waiting, why):
+    schedule = Schedule(every=60, overlap=overlap)
+    plan = advance(schedule, "job", START, START, live=True, waiting=waiting)
+    assert (plan.fire, plan.skipped[0].text()) == ((), f"overlap: this tick was skipped ({why})")
+    if waiting <= BUFFER:
+        (run,) = advance(schedule, "job", START, START, live=True, waiting=waiting - 1).runs if waiting != 5 else [None]
+        assert run is None or run.waits
+
+
+def test_a_tick_that_has_others_cancelled_waits_for_what_is_alive():
+    schedule = Schedule(every=60, overlap="cancel_other")
+    plan = advance(schedule, "job", START, START, live=True, waiting=1)
+    assert (plan.fire, plan.cancel, plan.runs[0].waits) == ((START,), True, True)
+    plan = advance(schedule, "job", START, START, live=False)
+    assert (plan.fire, plan.cancel, plan.runs[0].waits) == ((START,), False, False)
+    stale = Schedule(every=60, overlap="cancel_other", misfire="skip", grace=0)
+    assert not advance(stale, "job", START, START + 30 * MINUTE / 60, live=True).cancel, "no tick, no cancel"
+
+
+def test_a_job_is_over_with_the_last_of_its_max_runs():
+    schedule = Schedule(every=60, misfire="run_all")
+    plan = advance(schedule, "job", START, START + 10.5 * MINUTE, live=False, left=3)
+    assert (plan.fire, plan.next, plan.due, plan.skipped) == (
+        tuple(START + n * MINUTE for n in range(3)),
+        None,
+        None,
+        (),
+    )
+    earliest = Schedule(every=60, misfire="run_earliest", catchup_window=150)
+    plan = advance(earliest, "job", START, START + 10.5 * MINUTE, live=False, left=1)
+    assert [skip.count for skip in plan.skipped] == [8], "what comes after its last run is no tick of it"
+    plan = advance(schedule, "job", START, START, live=False, left=2)
+    assert plan.next == START + MINUTE
+
+
+def test_missed_ticks_are_counted_from_the_last_that_became_a_run():
+    def plan(*, cron=None, missed=0, late=10.5, **policies):
+        schedule = Schedule(cron=cron, every=None if cron else 60, **policies)
+        return advance(schedule, "job", START, START + late * MINUTE, live=False, missed=missed)
+
+    latest = plan()
+    assert [(run.missed, run.catchup) for run in latest.runs] == [(10, False)]
+    assert latest.missed == 0
+    assert [(run.missed, run.catchup) for run in plan(missed=7, misfire="run_all", catchup_limit=2).runs] == [
+        (16, True),
+        (0, False),
+    ]
+    assert plan(misfire="run_earliest").missed == 10
+    assert plan(misfire="skip", grace=0, missed=5).missed == 16
+    assert plan(missed=None).runs[0].missed is None
+    assert plan(missed=None).missed == 0
+    assert plan(cron="* * * * *", late=1000).runs[0].missed is None
+    assert plan(missed=2**31 - 5).runs[0].missed is None
+
+
+def test_a_lone_tick_is_caught_up_once_it_is_later_than_its_grace():
+    def late(minutes, **policies):
+        (run,) = advance(Schedule(every=86400, **policies), "job", START, START + minutes * MINUTE, live=False).runs
+        return run.catchup
+
+    assert [late(1), late(1.1), late(5, grace="10m"), late(11, grace="10m")] == [False, True, False, True]
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@
 
 import json
 from datetime import UTC, date, datetime, timedelta, timezone
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rota.sched.errors import UsageError
+from rota.sched.timing.policies import Overlap
 from rota.sched.when import Once, Schedule, after, at, cron, every, when_from_json
 
 NINE = datetime(2026, 12, 1, 9, tzinfo=timezone(timedelta(hours=1)))
@@ -39,7 +41,8 @@ schedules = st.builds(
     Schedule,
     every=st.floats(0.1, 1e6),
     misfire=st.sampled_from(["run_latest", "run_earliest", "run_all", "skip"]),
-    overlap=st.sampled_from(["allow", "skip"]),
+    overlap=st.sampled_from(get_args(Overlap)),
+    max_runs=st.none() | st.integers(1, 1000),
     jitter=st.floats(0, 1e4),
     grace=st.none() | st.floats(0, 1e4),
     catchup_limit=st.integers(1, 1000),
@@ -107,7 +110,10 @@ def test_a_wall_time_and_its_zone_are_an_instant(local, expected):
         (lambda: cron("0 0 31 2 *"), "never fires"),
         (lambda: cron("0 2 * * *", tz="Europe/Nowhere"), "Europe/Nowhere"),
         (lambda: every(5, misfire="sometimes"), "misfire is 'sometimes': use one of"),
-        (lambda: every(5, overlap="buffer_one"), "not supported yet"),
+        (lambda: every(5, overlap="buffer_two"), "overlap is 'buffer_two': use one of allow, skip, buffer_one"),
+        (lambda: every(5, max_runs=0), "max_runs is 0: give a number of runs"),
+        (lambda: every(5, max_runs=True), "max_runs is True"),
+        (lambda: every(5, max_runs=10**10), "from 1 to 1000000000"),
         (lambda: every(5, catchup_limit=0), "catchup_limit is 0"),
         (lambda: every(5, jitter="soon"), "jitter is 'soon'"),
         (lambda: when_from_json({"at": "2026-12-01T09:00:00"}), "offset"),
