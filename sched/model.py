@@ -32,8 +32,11 @@ class Transition(NamedTuple):
 
 TRANSITIONS: tuple[Transition, ...] = (
     Transition("claim", "job", "waiting"),
+    Transition("buffer", "job", "buffered"),
+    Transition("buffer", "dead", "buffered"),
     Transition("skip", "job", "history:skipped"),
     Transition("cancel", "job", "history:cancelled"),
+    Transition("follow", "buffered", "waiting"),
     Transition("begin", "waiting", "running"),
     Transition("begin", "retrying", "running"),
     Transition("dispatch", "waiting", "waiting"),
@@ -48,8 +51,10 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("cancel", "running", "history:cancelled"),
     Transition("cancel", "waiting", "history:cancelled"),
     Transition("cancel", "retrying", "history:cancelled"),
+    Transition("cancel", "buffered", "history:cancelled"),
     Transition("expire", "waiting", "history:expired"),
     Transition("expire", "retrying", "history:expired"),
+    Transition("expire", "buffered", "history:expired"),
     Transition("disclaim", "waiting", "dead"),
     Transition("disclaim", "retrying", "dead"),
     Transition("redrive", "dead", "waiting"),

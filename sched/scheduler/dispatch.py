@@ -98,6 +98,7 @@ class Dispatcher:
         self._lanes.claimed(lanes, claimed, limit, per_lane)
         for job_id, reason in claimed.broken:
             log.error("job %s is paused: %s", job_id, reason)
+        self._stats.ended("cancelled", claimed.cancelled)
         await self.dispatch(claimed.dispatches)
         lanes = self._lanes.walk_ready()
         ready = await self._link.run(self._store.ready(self._member, lanes, limit, per_lane))

@@ -245,6 +245,9 @@ class Scheduler:
                 events.tell(self._publisher, events.run_dead(death))
             self._stats.ended("cancelled", done.cancelled)
             self._wake.set()
+        if done and done.stranded:
+            log.warning("recovery: %s runs waited for their turn behind nothing: released", done.stranded)
+            self._wake.set()
         if done and done.expired:
             log.info("%s runs could not begin in time: expired", done.expired)
             self._stats.ended("expired", done.expired)

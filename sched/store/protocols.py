@@ -8,6 +8,8 @@ a key that is missing was not written, because the row was gone, had another sta
 error and never a reason to acknowledge a message: the caller looks at the row (`look`) and settles by what it finds.
 
 Every transaction may be sent again after a lost answer.
+
+**Whatever ends a run lets the next one go** that is buffered behind it, in the same transaction (docs/schedules.md).
 """
 
 from __future__ import annotations
@@ -120,7 +122,7 @@ class Scheduling(Protocol):
     """From due to dispatched."""
 
     def claim(self, member: int, lanes: Lanes, limit: int, per_lane: int) -> Transaction[Claimed]:
-        """Moves due ticks into runs under new dispatch numbers.
+        """Moves due ticks into runs under new dispatch numbers; those that have to wait for their turn get none.
 
         No rows: nothing is due. Superseded: not live any more.
         """
@@ -156,7 +158,10 @@ class Working(Protocol):
         """Where runs stand; every key is answered, with state None where there is no run."""
 
     def finish(self, ends: Sequence[End]) -> Transaction[set[RunKey]]:
-        """Ends attempts for good. What is missing lost its fence, or was finished by an earlier try: `look`."""
+        """Ends attempts for good, and lets go what waits for that.
+
+        What is missing lost its fence, or was finished by an earlier try: `look`.
+        """
 
     def give_back(self, returns: Sequence[Return]) -> Transaction[set[RunKey]]:
         """Ends attempts for now. What is missing lost its fence, or its cancel was asked for: `look`."""

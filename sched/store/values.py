@@ -80,7 +80,8 @@ class Claimed:
     """The runs of one claim, by dispatch number. `served` has the lanes that gave something.
 
     `claimed_at` is the instant up to which due rows were asked for. `broken` are jobs (id, reason) whose schedule
-    cannot be computed: they are paused. `skipped` counts the ticks that became history without a run.
+    cannot be computed: they are paused. `skipped` counts the rows of history that tell of ticks without a run, `buffered` the
+    runs that wait for their turn, `cancelled` those that ended because a tick had its job's other runs cancelled.
     """
 
     dispatches: list[Dispatch]
@@ -88,6 +89,8 @@ class Claimed:
     claimed_at: datetime
     broken: list[tuple[str, str]]
     skipped: int
+    buffered: int = 0
+    cancelled: int = 0
 
     @property
     def rows(self) -> int:
@@ -99,7 +102,8 @@ class Claimed:
 class Begun:
     """An attempt that the ledger gave to this worker. `args` is JSON text where the message had none, `checkpoint` too.
 
-    `policy` is what its job asks for itself.
+    `policy` is what its job asks for itself. `catchup` and `missed`: how late its tick was claimed, as in `NewRun` of the
+    plan.
     """
 
     key: RunKey
@@ -112,6 +116,8 @@ class Begun:
     queue_lag: float
     policy: Mapping[str, Any] | None = None
     checkpoint: str | None = None
+    catchup: bool = False
+    missed: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +303,7 @@ class Death:
 class Recovered:
     """What a round of recovery did; `ran` is False where it was not due or another scheduler had it.
 
-    `deaths` are those that were poisoned.
+    `deaths` are those that were poisoned. `stranded` runs were buffered behind nothing, and were released.
     """
 
     ran: bool
@@ -308,6 +314,7 @@ class Recovered:
     adopted: int = 0
     freed: int = 0
     expired: int = 0
+    stranded: int = 0
 
     @property
     def poisoned(self) -> int:

@@ -80,9 +80,9 @@ class JobView:
 
     @property
     def state(self) -> str:
-        """One word: the state of its run, else scheduled or paused, else dead, else the last outcome."""
+        """One word: the state of its latest run that is alive, else scheduled or paused, else dead, else the last outcome."""
         if self.runs:
-            return str(self.runs[0]["state"])
+            return str(next((run["state"] for run in self.runs if run["state"] != "buffered"), "buffered"))
         if self.job:
             return "paused" if self.job["paused"] else "scheduled"
         if self.dead:

@@ -17,6 +17,8 @@ HEARTBEAT = "sched/heartbeat.py"
 DUTIES = "sched/store/postgres/duties.py"
 MEMBERS = "sched/store/postgres/members.py"
 DEAD = "sched/store/postgres/dead.py"
+SUBMISSION = "sched/store/postgres/submission.py"
+TURNS = "sched/store/postgres/turns.py"
 SHARED = "sched/store/postgres/text.py"
 SETTLE = "workers/settle.py"
 SERVICE = "workers/service.py"
@@ -26,6 +28,7 @@ ISOLATED = "workers/isolated.py"
 
 CONFORMANCE = "tests/store/test_conformance.py::"
 POSTGRES = "tests/store/test_postgres.py::"
+AT_ONCE = "tests/store/test_turns.py::"
 MACHINE = "tests/store/test_machine.py"
 HANDLERS = "tests/store/test_context.py::"
 PROCESSES = "tests/integration/test_isolated.py::"
@@ -345,8 +348,8 @@ MUTATIONS = (
         (
             Edit(
                 DEAD,
-                "    at, at, at, at + make_interval",
-                "    at, at, null, at + make_interval",
+                "case when not {_IN_TURN} then at end, at + make_interval",
+                "null, at + make_interval",
             ),
         ),
         (CONFORMANCE + "test_a_redriven_run_starts_anew_with_other_arguments",),
@@ -466,6 +469,119 @@ MUTATIONS = (
         ),
         (MACHINE,),
     ),
+    # Runs that follow one another.
+    *(
+        Mutation(
+            f"{name}-releases-nothing",
+            0,
+            (Edit(file, old, new),),
+            (CONFORMANCE + f"test_every_end_of_a_run_lets_the_next_one_go[{test}]",),
+        )
+        for name, file, old, new, test in (
+            ("finish", WORKING, "        yield from release(row[2:] for row in rows)\n", "", "succeeded"),
+            ("disown", WORKING, "        yield from release(cancelled)\n", "", "cancelled and disowned"),
+            (
+                "unknown-handler",
+                WORKING,
+                "        yield from release(row[-2:] for row in rows)\n",
+                "",
+                "of an unknown handler",
+            ),
+            (
+                "cancel",
+                SUBMISSION,
+                "        yield from release([(job_id, followed)])\n",
+                "",
+                "cancelled while retrying",
+            ),
+            ("recovery", DUTIES, "release([*cancelled, *(o[5:]", "release([*(o[5:]", "cancelled and lost"),
+            ("poison", DUTIES, "*(o[5:] for o in orphans if o[4] and not o[3]), ", "", "poisoned"),
+        )
+    ),
+    Mutation(
+        "expiry-in-recovery-releases-nothing",
+        0,
+        (Edit(DUTIES, " if o[4] and not o[3]), *expired])", " if o[4] and not o[3])])"),),
+        (CONFORMANCE + "test_a_run_that_expires_lets_the_next_one_go[recover]",),
+    ),
+    Mutation(
+        "expiry-releases-nothing",
+        0,
+        (Edit(DUTIES, "        yield from release(rows)\n        return len(rows)\n", "        return len(rows)\n"),),
+        (CONFORMANCE + "test_a_run_that_expires_lets_the_next_one_go[expire]",),
+    ),
+    Mutation(
+        "redriven-runs-do-not-wait-for-their-turn",
+        0,
+        (Edit(DEAD, "coalesce(j.schedule ->> 'overlap', 'allow') <> 'allow')", "false)"),),
+        (CONFORMANCE + "test_a_redriven_run_waits_for_its_turn", MACHINE),
+    ),
+    Mutation(
+        "redriven-runs-are-left-behind",
+        0,
+        (Edit(DEAD, "        yield from line_up(key.job_id for key in batch.taken)\n", ""),),
+        (CONFORMANCE + "test_a_redriven_run_runs_at_once_where_nothing_is_alive_or_its_schedule_is_gone", MACHINE),
+    ),
+    Mutation(
+        "the-next-goes-before-all-have-ended",
+        0,
+        (
+            Edit(
+                TURNS,
+                "    and not exists (select from rota.run o where o.job_id = r.job_id and o.state <> 'buffered')\n  returning",
+                "  returning",
+            ),
+        ),
+        (CONFORMANCE + "test_what_was_begun_under_another_policy_is_followed",),
+    ),
+    Mutation(
+        "claims-do-not-mark-what-is-followed",
+        0,
+        (Edit(SCHEDULING, "  update rota.run set followed = true\n", "  update rota.run set followed = followed\n"),),
+        (AT_ONCE + "test_an_end_that_comes_while_a_tick_is_buffered_lets_it_go", MACHINE),
+    ),
+    Mutation(
+        "claims-buffer-behind-what-is-about-to-end",
+        0,
+        (Edit(TURNS, "Abreast(live, waiting, live == held)", "Abreast(live, waiting, True)"),),
+        (AT_ONCE + "test_a_tick_is_not_buffered_behind_a_run_that_is_about_to_end",),
+    ),
+    Mutation(
+        "two-ends-overlook-each-other",
+        0,
+        (Edit(TURNS, "  order by {IN_ORDER} limit 1 for update) b\n", "  order by {IN_ORDER} limit 1) b\n"),),
+        (AT_ONCE + "test_of_two_runs_that_end_at_the_same_time_one_lets_the_next_go",),
+    ),
+    Mutation(
+        "redrives-do-not-mark-what-is-followed",
+        0,
+        (Edit(TURNS, '        yield Query(FOLLOWED, {"ids": ids})\n', ""),),
+        (AT_ONCE + "test_an_end_that_comes_during_a_redrive_lets_it_go",),
+    ),
+    Mutation(
+        "redrives-do-not-lock-the-cursor",
+        0,
+        (Edit(TURNS, '        yield Query(CURSORS, {"ids": ids})\n', ""),),
+        (AT_ONCE + "test_a_redrive_and_a_claim_at_the_same_time_make_no_two_that_are_alive",),
+    ),
+    Mutation(
+        "nobody-looks-for-what-waits-behind-nothing",
+        0,
+        (Edit(DUTIES, "stranded = yield from release_stranded()", "stranded = 0"),),
+        (AT_ONCE + "test_what_somebody_else_has_ended_is_found_by_recovery",),
+    ),
+    Mutation(
+        "more-runs-than-max-runs",
+        0,
+        (Edit(SCHEDULING, "runs_left = j.runs_left - m.runs", "runs_left = j.runs_left"),),
+        (CONFORMANCE + "test_a_job_with_max_runs_ends_after_so_many",),
+    ),
+    Mutation(
+        "missed-ticks-are-forgotten-by-the-next-claim",
+        0,
+        (Edit(SCHEDULING, "missed = m.missed", "missed = 0"),),
+        (CONFORMANCE + "test_ticks_that_an_overlap_skipped_are_counted_until_one_runs",),
+    ),
     # What ends otherwise.
     Mutation(
         "asked-to-cancel-and-handed-back",
@@ -495,7 +611,7 @@ MUTATIONS = (
         (
             Edit(
                 DUTIES,
-                "expires_at <= clock_timestamp() and state in ('waiting', 'retrying')",
+                "expires_at <= clock_timestamp() and state <> 'running'",
                 "expires_at <= clock_timestamp()",
             ),
         ),

@@ -140,6 +140,16 @@ def test_a_table_that_grew_since_its_statistics_were_taken_costs_its_batches_no_
         assert read <= 3 * len(rows), txn.name
 
 
+def test_what_every_attempt_of_a_run_changes_is_in_no_index(house):
+    """So begin, retry and marks of followers are heap-only updates. `ready_at` is null for all but a few."""
+    rows = house.sql(
+        """select a.attname, pg_get_expr(i.indpred, i.indrelid) from pg_index i
+        join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey) where i.indrelid = 'rota.run'::regclass"""
+    )
+    assert {name for name, _ in rows} == {"job_id", "scheduled_for", "part", "queue", "ready_at", "expires_at"}
+    assert {where for _, where in rows} == {None, "(ready_at IS NOT NULL)", "(expires_at IS NOT NULL)"}
+
+
 def test_the_backlog_of_a_capped_queue_costs_the_claims_of_another_nothing(house):
     member = house.join()
     claim = house.store.claim(member, house.lanes(["mail"]), 500, 100)

@@ -10,10 +10,12 @@ from rota.sched import model
 from rota.sched.model import OUTCOMES, STATES, TRANSITIONS, sources, targets
 
 PLACES = {"job", "dead", *STATES, *(f"history:{outcome}" for outcome in OUTCOMES)}
-LATER = {"buffered", "history:dead"}  # nothing leads there yet; what is dead is in its own table
+NOWHERE = {"history:dead"}  # what is dead is in its own table
 
 LEGAL = {
     "claim": {("job", "waiting")},
+    "buffer": {("job", "buffered"), ("dead", "buffered")},
+    "follow": {("buffered", "waiting")},
     "skip": {("job", "history:skipped")},
     "begin": {("waiting", "running"), ("retrying", "running")},
     "dispatch": {("waiting", "waiting"), ("retrying", "waiting")},
@@ -24,8 +26,8 @@ LEGAL = {
     "lose": {("running", "waiting")},
     "exhaust": {("running", "dead")},
     "poison": {("running", "dead")},
-    "cancel": {(source, "history:cancelled") for source in ("job", "waiting", "running", "retrying")},
-    "expire": {("waiting", "history:expired"), ("retrying", "history:expired")},
+    "cancel": {(source, "history:cancelled") for source in ("job", "waiting", "running", "retrying", "buffered")},
+    "expire": {(source, "history:expired") for source in ("waiting", "retrying", "buffered")},
     "disclaim": {("waiting", "dead"), ("retrying", "dead")},
     "redrive": {("dead", "waiting")},
     "discard": {("dead", "history:discarded")},
@@ -41,7 +43,7 @@ def test_an_event_moves_a_tick_as_promised_and_not_otherwise(event):
 
 def test_each_transition_is_listed_once_between_places_that_exist():
     assert len(set(TRANSITIONS)) == len(TRANSITIONS)
-    assert {place for t in TRANSITIONS for place in (t.source, t.target)} == PLACES - LATER
+    assert {place for t in TRANSITIONS for place in (t.source, t.target)} == PLACES - NOWHERE
 
 
 def test_the_past_stays_as_it_is():
@@ -51,7 +53,7 @@ def test_the_past_stays_as_it_is():
 
 def test_every_tick_can_come_to_an_end():
     ended = {f"history:{outcome}" for outcome in OUTCOMES}
-    for start in PLACES - LATER - ended:
+    for start in PLACES - NOWHERE - ended:
         reached, to_visit = set(), [start]
         while to_visit:
             place = to_visit.pop()

@@ -21,4 +21,5 @@ from rota.sched.store.conformance.membership import *
 from rota.sched.store.conformance.reading import *
 from rota.sched.store.conformance.scheduling import *
 from rota.sched.store.conformance.submission import *
+from rota.sched.store.conformance.turns import *
 from rota.sched.store.conformance.working import *

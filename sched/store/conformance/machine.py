@@ -17,17 +17,21 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeVar
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from rota.sched.durations import rfc3339
 from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey
 from rota.sched.model import LOSSES_LIMIT
 from rota.sched.scheduler.watermark import Watermark
 from rota.sched.store.values import DeadFilter, End, Redrive, Return
 from rota.sched.store.views import Filter
+from rota.sched.timing.plan import BUFFER
+from rota.sched.timing.policies import Overlap
 from rota.sched.when import Schedule
 
 if TYPE_CHECKING:
@@ -66,6 +70,8 @@ ERROR = '{"attempt": 1, "type": "ValueError", "message": "no"}'
 
 Fate = Literal["succeeded", "dead", "retry", "retry by the store", "snooze", "release"]
 FATES: tuple[Fate, ...] = ("succeeded", "dead", "retry", "retry by the store", "snooze", "release")
+
+OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
 
 nth = st.integers(0, 9)
 """Chooses among what there is."""
@@ -114,7 +120,10 @@ class Worker:
 
 @dataclass
 class Run:
-    """What must be true of a live run. `dispatch` 0: no message may begin it. `due`: not to be begun before."""
+    """What must be true of a live run. `dispatch` 0: no message may begin it. `due`: not to be begun before.
+
+    `buffered`: it waits until what is alive of its job has ended; those are released in the order of `place`.
+    """
 
     dispatch: int
     fence: int | None = None
@@ -124,9 +133,13 @@ class Run:
     due: float = 0.0
     retrying: bool = False
     asked: bool = False
+    buffered: bool = False
+    place: int = 0
 
     @property
     def state(self) -> str:
+        if self.buffered:
+            return "buffered"
         if self.owner is not None:
             return "running"
         return "retrying" if self.retrying else "waiting"
@@ -164,7 +177,9 @@ class Protocol(RuleBasedStateMachine):
         self.now = 0.0
         self.jobs: list[str] = []
         self.future: set[str] = set()
-        self.recurring: set[str] = set()
+        self.recurring: dict[str, Overlap] = {}
+        """The schedules that there ever were; one at a time of each policy."""
+        self.places = 0
         self.runs: dict[RunKey, Run] = {}
         self.dead: list[RunKey] = []
         self.past: list[RunKey] = []
@@ -190,14 +205,15 @@ class Protocol(RuleBasedStateMachine):
         self.jobs += [job.id for job in jobs]
         self.future.update(job.id for job in jobs)
 
-    @precondition(lambda self: not self.recurring)
-    @rule()
-    def schedule(self) -> None:
-        job = self.house.job(when=Schedule(every=DELAY, misfire="run_all"))
+    @rule(overlap=st.sampled_from(OVERLAPS))
+    def schedule(self, overlap: Overlap) -> None:
+        if overlap in self.recurring.values():
+            return
+        job = self.house.job(when=Schedule(every=DELAY, misfire="run_all", overlap=overlap))
         self.house.submit(job)
         self.jobs.append(job.id)
         self.future.add(job.id)
-        self.recurring.add(job.id)
+        self.recurring[job.id] = overlap
 
     @precondition(lambda self: self.jobs)
     @rule(n=nth, running=st.booleans())
@@ -213,7 +229,8 @@ class Protocol(RuleBasedStateMachine):
             self.future.remove(job_id)
             self.past.append(RunKey(job_id, job["scheduled_for"]))
         for key in idle:
-            self._ended(key)
+            del self.runs[key]
+            self.past.append(key)
         for run in busy:
             run.asked = run.asked or running
 
@@ -231,7 +248,9 @@ class Protocol(RuleBasedStateMachine):
         if lost:
             assert self.house.run(again).taken == []
         self.dead.remove(key)
-        self.runs[key] = Run(0)
+        turns = key.job_id in self.future and self.recurring.get(key.job_id, "allow") != "allow"
+        waits = turns and bool(self._of(key.job_id))
+        self._enter(key, Run(0, buffered=waits))
 
     @rule()
     def time_passes(self) -> None:
@@ -247,6 +266,7 @@ class Protocol(RuleBasedStateMachine):
         self._claim(pick(self.schedulers, n), lost=lost)
 
     def _claim(self, s: Scheduler, *, lost: bool = False) -> None:
+        cursors = {job_id: self._cursor(job_id) for job_id in self.recurring if job_id in self.future}
         try:
             dispatches = self.house.claim(s.member).dispatches
         except Superseded:
@@ -254,12 +274,55 @@ class Protocol(RuleBasedStateMachine):
             self._join_anew(s)
             return
         assert s.member not in self.gone, "the dead claim nothing"
-        for d in dispatches:
-            assert d.job_id in self.future
-            assert key_of(d) not in {*self.runs, *self.dead, *self.past}, "a tick is claimed once"
-            self.runs[key_of(d)] = Run(d.dispatch)
-            self.future.difference_update({d.job_id} - self.recurring)
+        told = {key_of(d): d.dispatch for d in dispatches}
+        for job_id, cursor in cursors.items():
+            self._ticks(job_id, _between(job_id, cursor, self._cursor(job_id)), told)
+        for key, number in told.items():
+            assert key.job_id in self.future
+            assert key not in {*self.runs, *self.dead, *self.past}, "a tick is claimed once"
+            self._enter(key, Run(number))
+            self.future.remove(key.job_id)
         self._given(s, dispatches, lost)
+
+    def _cursor(self, job_id: str) -> datetime:
+        return datetime.fromisoformat(self.house.future(job_id)["scheduled_for"])
+
+    def _ticks(self, job_id: str, ticks: list[RunKey], told: dict[RunKey, int]) -> None:
+        """What became of the ticks of a schedule that a claim took: by its policy, and by what was alive of it."""
+        overlap = self.recurring[job_id]
+        if overlap == "cancel_other" and ticks:
+            for key in self._of(job_id):
+                self.runs[key].asked = True
+                if self.runs[key].owner is None:
+                    del self.runs[key]
+                    self.past.append(key)
+        live = len(self._of(job_id))
+        waiting = len(self._of(job_id, buffered=True))
+        room = {
+            "allow": len(ticks),
+            "skip": int(not live),
+            "buffer_one": 1 + int(not live) - waiting,
+            "buffer_all": BUFFER + int(not live) - waiting,
+            "cancel_other": 1,
+        }[overlap]
+        first = max(0, len(ticks) - room) if overlap == "cancel_other" else 0
+        taken = ticks[first : first + max(0, room)]
+        for n, key in enumerate(taken):
+            assert key not in {*self.runs, *self.dead, *self.past}, "a tick is claimed once"
+            waits = overlap != "allow" and bool(live or n)
+            assert waits != (key in told), "what waits for its turn is not dispatched"
+            self._enter(key, Run(told.pop(key, 0), buffered=waits))
+        left = [key for key in ticks if key not in taken]
+        self.past += left[:1]  # one row tells of them all
+
+    def _of(self, job_id: str, *, buffered: bool | None = None) -> list[RunKey]:
+        mine = ((key, run) for key, run in self.runs.items() if key.job_id == job_id)
+        return [key for key, run in mine if buffered is None or run.buffered == buffered]
+
+    def _enter(self, key: RunKey, run: Run) -> None:
+        self.places += 1
+        run.place = self.places
+        self.runs[key] = run
 
     @rule(n=nth, lost=rarely)
     def ready(self, n: int, lost: bool) -> None:
@@ -269,6 +332,7 @@ class Protocol(RuleBasedStateMachine):
         for d in dispatches:
             run = self.runs[key_of(d)]
             assert run.owner is None, "what runs is not dispatched"
+            assert not run.buffered, "what waits for its turn is not dispatched"
             assert run.dispatch < d.dispatch, "dispatch numbers rise"
             assert run.due <= self.now, "a retry waits for its time"
             run.dispatch, run.retrying = d.dispatch, False
@@ -396,7 +460,7 @@ class Protocol(RuleBasedStateMachine):
         if doubled:
             self.messages.append(message)
         key, run = key_of(message), self.runs.get(key_of(message))
-        mine = run is not None and run.owner is None and run.dispatch == message.dispatch
+        mine = run is not None and run.state in {"waiting", "retrying"} and run.dispatch == message.dispatch
         for _ in range(1 + lost):
             assert self.house.run(self.store.ready_again([(key, message.dispatch)])) == ({key} if mine else set())
         self.messages.remove(message)
@@ -430,6 +494,7 @@ class Protocol(RuleBasedStateMachine):
         for b in begun:
             run, attempt = self.runs[b.key], Attempt(by_key.pop(b.key), b.fence, w.member)
             assert run.owner is None, "what runs is not begun again"
+            assert not run.buffered, "what waits for its turn is not begun"
             assert run.dispatch == attempt.message.dispatch, "only the newest message begins a run"
             assert run.due <= self.now, "a retry waits for its time"
             assert alone or run.losses < ALONE_FROM, "what lost its workers is begun alone"
@@ -530,6 +595,18 @@ class Protocol(RuleBasedStateMachine):
     def _ended(self, key: RunKey, where: list[RunKey] | None = None) -> None:
         del self.runs[key]
         (self.past if where is None else where).append(key)
+        waiting = self._of(key.job_id, buffered=True)
+        if waiting and not self._of(key.job_id, buffered=False):
+            self.runs[min(waiting, key=lambda k: self.runs[k].place)].buffered = False
+
+    @invariant()
+    def runs_of_a_job_follow_one_another(self) -> None:
+        for job_id, overlap in self.recurring.items():
+            live = self._of(job_id, buffered=False)
+            if self._of(job_id, buffered=True):
+                assert live, "what is buffered waits for something that is alive"
+            if overlap != "allow" and job_id in self.future:
+                assert len(live) <= 1, "no two of them are alive at a time"
 
     @invariant()
     def runs_are_what_they_must_be(self) -> None:
@@ -548,7 +625,8 @@ class Protocol(RuleBasedStateMachine):
     def _end_everything(self) -> None:
         """Nobody dies or loses an answer any more: everything ends within a few rounds of what everybody does anyway."""
         for job_id in self.recurring:
-            self.cancel(self.jobs.index(job_id), running=False)
+            if job_id in self.future:
+                self.cancel(self.jobs.index(job_id), running=False)
         for _ in range(ROUNDS):
             for s in self.schedulers:
                 for number in list(s.outstanding):
@@ -580,6 +658,12 @@ class Protocol(RuleBasedStateMachine):
 
 def pick(among: Sequence[T], n: int) -> T:
     return among[n % len(among)]
+
+
+def _between(job_id: str, start: datetime, end: datetime) -> list[RunKey]:
+    """The ticks of a schedule from one cursor to the next."""
+    count = round((end - start).total_seconds() / DELAY)
+    return [RunKey(job_id, rfc3339(start + timedelta(seconds=n * DELAY))) for n in range(count)]
 
 
 def key_in(row: Row) -> RunKey:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.sched.ids import RunKey
 from rota.sched.store.postgres.text import PAST, WAKE_CHANNEL, tick
+from rota.sched.store.postgres.turns import line_up
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import DeadBatch, DeadFilter, DeadPlace, DeadSurvey, Redrive
 
@@ -98,6 +99,12 @@ locked as (select job_id, scheduled_for from chosen),
 {_IDLE.replace("where not", "where %(alive)s or not")}{_told("idle")}"""
 
 
+# A schedule that lets no two of its runs go at once is asked by redrives, too, as long as it lives: nothing is skipped then, it
+# waits for its turn.
+_IN_TURN = """exists (
+    select from rota.job j where j.id = i.job_id and coalesce(j.schedule ->> 'overlap', 'allow') <> 'allow')"""
+
+
 # A run that is alive again keeps its dead row: only what became a run is taken from the dead. The numbers of the old life
 # are void: dispatch 0 matches no message, a scheduler gives the new one. All times count from the redrive.
 def _redrive(looked: str) -> str:
@@ -106,14 +113,15 @@ with {looked}, {_FITTING}, {_LOCKED}, {_IDLE},
 start as materialized (select greatest(clock_timestamp(), %(ready_from)s::timestamptz) as at),
 again as (
   insert into rota.run (job_id, scheduled_for, part, state, dispatch, queue, handler, tenant, args, errors, policy, lineage,
-    due_at, claimed_at, ready_at, expires_at)
-  select i.job_id, i.scheduled_for, i.part, 'waiting', 0, i.queue, i.handler, i.tenant, coalesce(%(args)s::jsonb, i.args),
+    due_at, claimed_at, ready_at, expires_at, followed, catchup, missed)
+  select i.job_id, i.scheduled_for, i.part, case when {_IN_TURN} then 'buffered' else 'waiting' end, 0, i.queue, i.handler, i.tenant, coalesce(%(args)s::jsonb, i.args),
     i.errors, i.policy,
     coalesce(i.lineage, '[]') || (
       jsonb_build_object('at', {tick("clock_timestamp()")}, 'by', %(by)s::text, 'died_at', {tick("i.died_at")},
         'reason', i.reason, 'attempts', i.attempt)
       || case when %(args)s::jsonb is null then '{{}}' else jsonb_build_object('args', i.args) end),
-    at, at, at, at + make_interval(secs => (i.policy ->> 'expires')::float8)
+    at, at, case when not {_IN_TURN} then at end, at + make_interval(secs => (i.policy ->> 'expires')::float8),
+    {_IN_TURN}, i.catchup, i.missed
   from (select *, row_number() over (order by {_ORDER}) - 1 as n from idle) i
   cross join lateral (select start.at + make_interval(secs => %(spacing)s * i.n) as at from start) ready
   on conflict do nothing
@@ -123,7 +131,7 @@ gone as (
   delete from rota.dead d using again a where d.job_id = a.job_id and d.scheduled_for = a.scheduled_for
 ),
 woken as materialized (
-  select count(pg_notify('{WAKE_CHANNEL}', queue)) as n from (select distinct queue from again) w
+  select count(pg_notify('{WAKE_CHANNEL}', queue)) as n from (select distinct queue from again where ready_at is not null) w
 ){_told("again", ready_until="(select max(ready_at) from again, woken)")}"""
 
 
@@ -193,7 +201,9 @@ class DeadStatements:
             "spacing": 1 / how.per_second if how.per_second else 0.0,
             "ready_from": how.ready_from,
         }
-        return _batch(which, (yield Query(REDRIVE_NAMED if which.keys else REDRIVE, params)))
+        batch = _batch(which, (yield Query(REDRIVE_NAMED if which.keys else REDRIVE, params)))
+        yield from line_up(key.job_id for key in batch.taken)
+        return batch
 
     @transaction(pinned=True)
     def discard(self, which: DeadFilter, told: str) -> Steps[DeadBatch]:

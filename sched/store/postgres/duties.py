@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rota.sched.ids import RunKey
 from rota.sched.model import LOSSES_LIMIT
 from rota.sched.store.postgres.text import DEAD, DEATH, PAST, tick
+from rota.sched.store.postgres.turns import ENDED, release, release_stranded
 from rota.sched.store.transaction import Query, Rows, Steps, transaction
 from rota.sched.store.values import Death, Recovered
 
@@ -57,7 +58,7 @@ _MINE = """unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[
 # What a worker that stands still has locked, about to end it, is passed by: it ends, or the next round finds it. To wait
 # would hold up all others, and the scheduler's claims with them.
 HOLD = f"""
-select r.job_id::text, r.scheduled_for, r.fence, r.cancel_requested, r.losses + 1 >= %(limit)s
+select r.job_id::text, r.scheduled_for, r.fence, r.cancel_requested, r.losses + 1 >= %(limit)s, {ENDED}
 from rota.run r, {_MINE} order by r.job_id, r.scheduled_for for update of r skip locked
 """
 
@@ -67,9 +68,12 @@ update rota.run r set state = 'waiting', owner = null, fence = null, losses = lo
 """
 
 CANCEL = f"""
-with gone as (delete from rota.run r using {_MINE} returning r.*)
-insert into rota.history ({PAST}, ended_at, outcome, reason, errors)
-select {PAST}, clock_timestamp(), 'cancelled', coalesce(cancel_reason, 'cancelled') || %(how)s, errors from gone returning 1
+with gone as (delete from rota.run r using {_MINE} returning r.*),
+past as (
+  insert into rota.history ({PAST}, ended_at, outcome, reason, errors)
+  select {PAST}, clock_timestamp(), 'cancelled', coalesce(cancel_reason, 'cancelled') || %(how)s, errors from gone
+)
+select {ENDED} from gone
 """
 
 POISON = f"""
@@ -88,14 +92,17 @@ EXPIRE = f"""
 with gone as (
   delete from rota.run r using (
     select job_id, scheduled_for from rota.run
-    where expires_at <= clock_timestamp() and state in ('waiting', 'retrying')
+    where expires_at <= clock_timestamp() and state <> 'running'
     order by expires_at limit 1000 for update skip locked) late
   where r.job_id = late.job_id and r.scheduled_for = late.scheduled_for returning r.*
+),
+past as (
+  insert into rota.history ({PAST}, ended_at, outcome, reason, errors)
+  select {PAST}, clock_timestamp(), 'expired', 'expired: it could not begin within ' || round(extract(epoch from
+    expires_at - due_at), 3)::float8 || ' s of its due time', errors
+  from gone
 )
-insert into rota.history ({PAST}, ended_at, outcome, reason, errors)
-select {PAST}, clock_timestamp(), 'expired', 'expired: it could not begin within ' || round(extract(epoch from
-  expires_at - due_at), 3)::float8 || ' s of its due time', errors
-from gone returning 1
+select {ENDED} from gone
 """
 
 FREE = """
@@ -177,6 +184,7 @@ class DutyStatements:
         dead: Rows = []
         if pause[0][0] < lease:
             dead = yield Query(MARK_DEAD, {"lease": lease})
+        stranded = yield from release_stranded()
         found = yield Query(ORPHANS)
         orphans = yield Query(HOLD, {**_orphans(found), "limit": LOSSES_LIMIT})
         ended = _orphans([o for o in orphans if o[3]])
@@ -186,6 +194,7 @@ class DutyStatements:
         freed = yield Query(FREE)
         adopted = yield Query(ADOPT)
         expired = yield Query(EXPIRE)
+        yield from release([*cancelled, *(o[5:] for o in orphans if o[4] and not o[3]), *expired])
         return Recovered(
             ran=True,
             dead_members=[row[0] for row in dead],
@@ -195,12 +204,14 @@ class DutyStatements:
             adopted=len(adopted),
             freed=len(freed),
             expired=len(expired),
+            stranded=stranded,
         )
 
     @transaction()
     def expire(self) -> Steps[int]:
         """Ends up to 1000 runs that did not begin in time. Returns how many."""
         rows = yield Query(EXPIRE)
+        yield from release(rows)
         return len(rows)
 
     @transaction()

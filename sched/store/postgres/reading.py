@@ -35,6 +35,7 @@ _JOB = {
     "policy": "policy",
     "scheduled_for": tick("scheduled_for"),
     "next_run_at": tick("next_run_at"),
+    "runs_left": "runs_left",
     "paused": "paused",
     "paused_reason": "paused_reason",
     "created_at": tick("created_at"),
@@ -68,6 +69,8 @@ _RUN = {
     "errors": "errors",
     "lineage": "lineage",
     "redrives": "coalesce(jsonb_array_length(lineage), 0)",
+    "catchup": "catchup",
+    "missed": "missed",
 }
 _PAST = {
     **{name: _RUN[name] for name in ("job_id", "scheduled_for", "handler", "queue", "tenant", "args", "attempt")},

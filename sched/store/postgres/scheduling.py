@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rota.sched.durations import rfc3339
 from rota.sched.errors import RotaError, Superseded
 from rota.sched.message import ARGS_INLINE
 from rota.sched.model import Dispatch
+from rota.sched.store.postgres.submission import CANCEL_RUNS
 from rota.sched.store.postgres.text import LIVE_MEMBER, SAME_RUN, tick
+from rota.sched.store.postgres.turns import abreast, release
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Claimed, Lanes, Served
-from rota.sched.timing import Advance, advance
+from rota.sched.timing import TAKE_TURNS, Advance, advance
 from rota.sched.when import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rota.sched.store.postgres.turns import Abreast
+
+A_MOMENT = timedelta(milliseconds=50)
+"""How much later a tick is looked at whose job has a run that somebody else is about to change."""
 
 _DISPATCH = f"""dispatch, job_id::text, {tick("scheduled_for")}, queue, handler, tenant,
     case when octet_length(args::text) <= {ARGS_INLINE} then args::text end"""
@@ -36,7 +45,7 @@ due as materialized (
   cross join unnest(%(parts)s::smallint[], %(queues)s::text[], %(lows)s::timestamptz[])
     with ordinality as lane(part, queue, low, n)
   cross join lateral (
-    select j.id, j.schedule, j.scheduled_for, j.next_run_at from rota.job j
+    select j.id, j.schedule, j.scheduled_for, j.next_run_at, j.runs_left, j.missed from rota.job j
     where j.part = lane.part and j.queue = lane.queue and not j.paused
       and j.next_run_at >= lane.low and j.next_run_at <= now()
     order by j.next_run_at limit %(per_lane)s for update skip locked
@@ -57,31 +66,39 @@ live as (
   returning *
 ),
 told as (
-  select 0 as kind, {_DISPATCH}, null::jsonb, false from live
+  select 0 as kind, {_DISPATCH}, null::jsonb, null, false, null::int, null::int from live
   union all
   select 1, 0, d.id::text, {tick("d.scheduled_for")}, null, null, null, null, d.schedule,
-    exists (select from rota.run r where r.job_id = d.id)
+    d.schedule ->> 'overlap', exists (select from rota.run r where r.job_id = d.id), d.runs_left, d.missed
   from due d where d.schedule is not null
   union all
   select 2, count(*), null, to_char(max(next_run_at) at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-    null, null, null, n::text, null, false from due group by n
+    null, null, null, n::text, null, null, false, null, null from due group by n
 )
 select now(), told.* from me left join told on true
 """
 
-# The plan of the recurring rows of a claim, applied: cursors move on, ticks become runs, what is skipped is told.
+# The plan of the recurring rows of a claim, applied: cursors move on, ticks become runs, what is skipped is told. What is
+# alive of a job whose ticks wait was locked before (`abreast`).
 ADVANCE = f"""
 with fired as (
   insert into rota.run (job_id, scheduled_for, part, state, dispatch, scheduler, queue, handler, tenant, args, policy,
-    due_at, claimed_at, expires_at)
-  select j.id, f.at, j.part, 'waiting', nextval('rota.number'), %(member)s, j.queue, j.handler, j.tenant, j.args, j.policy,
-    due.at, now(), {_expires("due.at")}
-  from unnest(%(fire_ids)s::uuid[], %(fire_at)s::timestamptz[]) with ordinality f(id, at, n)
+    due_at, claimed_at, expires_at, catchup, missed, followed)
+  select j.id, f.at, j.part, case when f.waits then 'buffered' else 'waiting' end,
+    case when f.waits then 0 else nextval('rota.number') end, case when not f.waits then %(member)s::bigint end,
+    j.queue, j.handler, j.tenant, j.args, j.policy, due.at, now(), {_expires("due.at")}, f.catchup, f.missed,
+    j.id = any(%(followed)s::uuid[])
+  from unnest(%(fire_ids)s::uuid[], %(fire_at)s::timestamptz[], %(fire_catchup)s::boolean[], %(fire_missed)s::int[],
+    %(fire_waits)s::boolean[]) with ordinality f(id, at, catchup, missed, waits, n)
   join rota.job j on j.id = f.id
   cross join lateral (select case when f.at = j.scheduled_for then j.next_run_at else f.at end as at) due
   order by f.n
   on conflict do nothing
   returning *
+),
+marked as (
+  update rota.run set followed = true
+  where job_id = any(%(followed)s::uuid[]) and state <> 'buffered' and not followed
 ),
 skipped as (
   insert into rota.history (ended_at, job_id, scheduled_for, outcome, reason, queue, handler, tenant, args, attempt,
@@ -91,8 +108,9 @@ skipped as (
   join rota.job j on j.id = s.id
 ),
 moved as (
-  update rota.job j set scheduled_for = m.next, next_run_at = m.due
-  from unnest(%(move_ids)s::uuid[], %(move_next)s::timestamptz[], %(move_due)s::timestamptz[]) m(id, next, due)
+  update rota.job j set scheduled_for = m.next, next_run_at = m.due, runs_left = j.runs_left - m.runs, missed = m.missed
+  from unnest(%(move_ids)s::uuid[], %(move_next)s::timestamptz[], %(move_due)s::timestamptz[], %(move_runs)s::int[],
+    %(move_missed)s::int[]) m(id, next, due, runs, missed)
   where j.id = m.id
 ),
 over as (
@@ -103,7 +121,7 @@ broken as (
   from unnest(%(broken_ids)s::uuid[], %(broken_reasons)s::text[]) b(id, reason)
   where j.id = b.id
 )
-select {_DISPATCH} from fired
+select {_DISPATCH} from fired where state = 'waiting'
 """
 
 READY = f"""
@@ -161,14 +179,18 @@ class SchedulingStatements:
         dispatches = [Dispatch(*row[2:9]) for row in rows if row[1] == 0]
         recurring = [row for row in rows if row[1] == 1]
         served = [Served(int(row[8]) - 1, row[2], datetime.fromisoformat(row[4])) for row in rows if row[1] == 2]
-        plan = _Plan()
-        for row in recurring:
-            plan.add(job_id=row[3], cursor=row[4], schedule=row[9], live=row[10], now=now)
+        plan = _Plan(now)
+        cancelled = 0
         if recurring:
+            turns = yield from abreast([row[3] for row in recurring if row[10] in TAKE_TURNS])
+            for row in recurring:
+                plan.add(_Due(row[3], row[4], *row[9:]), turns.get(row[3]))
+            cancelled = yield from plan.cancel_others()
             fired = yield Query(ADVANCE, {"member": member, **plan.params()})
             dispatches += [Dispatch(*row) for row in fired]
+            yield from release((job_id, each.waiting and not each.live) for job_id, each in turns.items())
         dispatches.sort(key=lambda d: d.dispatch)
-        return Claimed(dispatches, served, now, plan.broken, len(plan.skipped))
+        return Claimed(dispatches, served, now, plan.broken, len(plan.skipped), plan.buffered, cancelled)
 
     @transaction(pinned=True)
     def ready(self, member: int, lanes: Lanes, limit: int, per_lane: int | None = None) -> Steps[list[Dispatch]]:
@@ -209,51 +231,111 @@ class SchedulingStatements:
         yield Query("update rota.member set wakes_at = null where id = %s and wakes_at is not null", [member])
 
 
+class _Due(NamedTuple):
+    """A recurring job whose tick is due, as CLAIM tells it."""
+
+    job_id: str
+    cursor: str
+    schedule: dict[str, Any]
+    overlap: str | None
+    live: bool
+    left: int | None
+    missed: int | None
+
+
 class _Plan:
     """What the recurring rows of one claim become: a pure function of rows and time, collected in arrays."""
 
-    def __init__(self) -> None:
-        self.fired: list[tuple[str, datetime]] = []
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+        self._fired: list[tuple[str, datetime, bool, int | None, bool]] = []
+        self._moved: list[tuple[str, datetime, datetime, int, int | None]] = []
+        self._over: list[str] = []
+        self._cancel: list[tuple[str, datetime]] = []
         self.skipped: list[tuple[str, datetime, str]] = []
-        self.moved: list[tuple[str, datetime, datetime]] = []
-        self.over: list[str] = []
         self.broken: list[tuple[str, str]] = []
 
-    def add(self, *, job_id: str, cursor: str, schedule: dict[str, Any], live: bool, now: datetime) -> None:
-        """Plans one job; one whose schedule cannot be computed is set aside and stops no other (P8)."""
-        try:
-            step = advance(Schedule.from_json(schedule), job_id, datetime.fromisoformat(cursor), now, live=live)
-        except (RotaError, ValueError, ArithmeticError, TypeError, KeyError) as error:
-            self.broken.append((job_id, f"schedule {json.dumps(schedule)} cannot be computed: {error}"))
+    def add(self, due: _Due, turns: Abreast | None) -> None:
+        """Plans one job; one whose schedule cannot be computed is set aside and stops no other (P8).
+
+        `turns`: how its runs stand, of one whose ticks wait for each other.
+        """
+        cursor = datetime.fromisoformat(due.cursor)
+        if turns is not None and not turns.steady:
+            self._moved.append((due.job_id, cursor, self._now + A_MOMENT, 0, due.missed))
             return
-        self._take(job_id, step)
+        try:
+            step = advance(
+                Schedule.from_json(due.schedule),
+                due.job_id,
+                cursor,
+                self._now,
+                live=due.live if turns is None else bool(turns.live or turns.waiting),
+                waiting=0 if turns is None else turns.waiting,
+                left=due.left,
+                missed=due.missed,
+            )
+        except (RotaError, ValueError, ArithmeticError, TypeError, KeyError) as error:
+            self.broken.append((due.job_id, f"schedule {json.dumps(due.schedule)} cannot be computed: {error}"))
+            return
+        self._take(due.job_id, step)
 
     def _take(self, job_id: str, step: Advance) -> None:
-        self.fired += [(job_id, at) for at in step.fire]
+        self._fired += [(job_id, *run) for run in step.runs]
         self.skipped += [(job_id, s.first, s.text()) for s in step.skipped]
+        if step.cancel:
+            self._cancel.append((job_id, step.runs[0].at))
         if step.next is None or step.due is None:
-            self.over.append(job_id)
+            self._over.append(job_id)
         else:
-            self.moved.append((job_id, step.next, step.due))
+            self._moved.append((job_id, step.next, step.due, len(step.runs), step.missed))
+
+    def cancel_others(self) -> Steps[int]:
+        """Cancels as a user does what is alive of the jobs whose policy asks for it; what runs is asked to stop.
+
+        Where nothing runs, the new tick need not wait. Returns how many runs have ended.
+        """
+        ended = 0
+        for job_id, at in sorted(self._cancel):
+            reason = f"cancelled by overlap=cancel_other: the tick {rfc3339(at)} of this job was due"
+            params = {"id": job_id, "tick": None, "running": True, "reason": reason}
+            ((runs, _, _, running),) = yield Query(CANCEL_RUNS, params)
+            ended += runs
+            if not running:
+                self._fired = [(*each[:4], each[4] and each[0] != job_id) for each in self._fired]
+        return ended
+
+    @property
+    def buffered(self) -> int:
+        """How many ticks wait for their turn."""
+        return sum(each[4] for each in self._fired)
 
     def params(self) -> dict[str, list[Any]]:
         """The arrays of ADVANCE, each sorted by key so that two claims lock in one order."""
-        fired, skipped = _columns(self.fired, 2), _columns(self.skipped, 3)
-        moved, broken = _columns(self.moved, 3), _columns(self.broken, 2)
+        fired, skipped = _columns(self._fired, 5), _columns(self.skipped, 3)
+        moved, broken = _columns(self._moved, 5), _columns(self.broken, 2)
         return {
             "fire_ids": fired[0],
             "fire_at": fired[1],
+            "fire_catchup": fired[2],
+            "fire_missed": fired[3],
+            "fire_waits": fired[4],
+            "followed": sorted({each[0] for each in self._fired if each[4]}),
             "skip_ids": skipped[0],
             "skip_at": skipped[1],
             "skip_reasons": skipped[2],
             "move_ids": moved[0],
             "move_next": moved[1],
             "move_due": moved[2],
-            "over_ids": self.over,
+            "move_runs": moved[3],
+            "move_missed": moved[4],
+            "over_ids": self._over,
             "broken_ids": broken[0],
             "broken_reasons": broken[1],
         }
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
-    return [list(column) for column in zip(*sorted(rows), strict=True)] or [[] for _ in range(width)]
+    return [list(column) for column in zip(*sorted(rows, key=itemgetter(0, 1)), strict=True)] or [
+        [] for _ in range(width)
+    ]

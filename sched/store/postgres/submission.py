@@ -8,6 +8,7 @@ from psycopg.types.json import Jsonb
 from rota.sched.control import CANCEL_CALL
 from rota.sched.ids import PARTITIONS
 from rota.sched.store.postgres.text import PAST, WAKE_CHANNEL
+from rota.sched.store.postgres.turns import IN_ORDER, release
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Cancelled, NewJob, Submitted
 from rota.sched.timing import first_tick, jitter_of, next_tick
@@ -43,11 +44,12 @@ known as (
 ),
 stored as (
   insert into rota.job (id, part, queue, next_run_at, scheduled_for, handler, tenant, args, schedule, policy, name, request,
-    created_at)
+    created_at, runs_left)
   select i.id, get_byte(uuid_send(i.id), 15) %% {PARTITIONS}, i.queue,
     greatest(coalesce(i.due, i.tick, clock_timestamp() + make_interval(secs => i.delay)), clock_timestamp()),
     coalesce(i.tick, clock_timestamp() + make_interval(secs => i.delay)),
-    i.handler, i.tenant, i.args, i.schedule, i.policy, i.name, case when i.name is not null then i.request end, clock_timestamp()
+    i.handler, i.tenant, i.args, i.schedule, i.policy, i.name, case when i.name is not null then i.request end, clock_timestamp(),
+    (i.schedule ->> 'max_runs')::int
   from input i
   where i.key is null or exists (select from keyed k where k.job_id = i.id)
   order by i.name, i.id
@@ -82,14 +84,21 @@ where j.id = x.id and j.schedule is null and (
   or exists (select from rota.history h where h.job_id = x.id))
 """
 
-_ENDED = f"""insert into rota.history ({PAST}, ended_at, outcome, reason, errors)
-  select {PAST}, clock_timestamp(), 'cancelled', %(reason)s, errors from gone returning 1"""
-
+# Locked in the order in which an end locks that lets the next one go: what is alive, and then what waits behind it.
 CANCEL_RUNS = f"""
-with gone as (
-  delete from rota.run where job_id = %(id)s and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s)
-    and state <> 'running' returning *
-), past as ({_ENDED}),
+with idle as materialized (
+  select job_id, scheduled_for from rota.run
+  where job_id = %(id)s and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s) and state <> 'running'
+  order by {IN_ORDER} for update
+),
+gone as (
+  delete from rota.run r using idle
+  where r.job_id = idle.job_id and r.scheduled_for = idle.scheduled_for and r.state <> 'running' returning r.*
+),
+past as (
+  insert into rota.history ({PAST}, ended_at, outcome, reason, errors)
+  select {PAST}, clock_timestamp(), 'cancelled', %(reason)s, errors from gone returning 1
+),
 asked as (
   update rota.run set cancel_requested = true, cancel_reason = coalesce(cancel_reason, %(reason)s)
   where %(running)s and job_id = %(id)s and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s)
@@ -97,6 +106,7 @@ asked as (
 ),
 told as (select pg_notify('{WAKE_CHANNEL}', '{CANCEL_CALL}' || %(id)s) where exists (select from asked))
 select (select count(*) from past), (select count(*) from asked) + 0 * (select count(*) from told),
+  coalesce((select bool_or(followed and state <> 'buffered') from gone), false),
   (select count(*) from rota.run where job_id = %(id)s and (%(tick)s::timestamptz is null or scheduled_for = %(tick)s)
     and state = 'running')
 """
@@ -150,7 +160,8 @@ class SubmissionStatements:
         """
         params = {"id": job_id, "tick": scheduled_for, "running": running, "reason": reason}
         jobs = [] if scheduled_for else (yield Query(CANCEL_JOB, params))
-        ((runs, asked, left),) = yield Query(CANCEL_RUNS, params)
+        ((runs, asked, followed, left),) = yield Query(CANCEL_RUNS, params)
+        yield from release([(job_id, followed)])
         return Cancelled(bool(jobs), runs, asked, left)
 
 

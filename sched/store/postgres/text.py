@@ -32,7 +32,7 @@ def with_error(errors: str, entry: str) -> str:
 KEPT = 20
 """Errors that a run keeps; an attempt more, and its second one goes."""
 
-DEAD = f"{PAST}, part, policy"
+DEAD = f"{PAST}, part, policy, catchup, missed"
 """What it takes along into `dead`, to come back from there."""
 
 WAKE_CHANNEL = "rota_wake"

@@ -8,6 +8,7 @@ from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey
 from rota.sched.store.postgres.duties import CANCEL
 from rota.sched.store.postgres.text import DEAD, DEATH, LIVE_MEMBER, PAST, SAME_RUN, tick, with_error
+from rota.sched.store.postgres.turns import ENDED, release
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Begun, Death, End, Owned, Return, Standing
 
@@ -29,7 +30,7 @@ took as (
   returning {_KEY}, r.fence, r.attempt, r.losses, coalesce(jsonb_array_length(r.errors), 0),
     case when x.wants_args then r.args::text end,
     extract(epoch from r.claimed_at - r.due_at)::float8, extract(epoch from r.begun_at - r.claimed_at)::float8,
-    r.policy, r.checkpoint::text
+    r.policy, r.checkpoint::text, r.catchup, r.missed
 )
 select me.id, took.* from me left join took on true
 """
@@ -69,7 +70,7 @@ died as (
   from gone where outcome = 'dead'
   on conflict do nothing
 )
-select {_KEY.replace("r.", "gone.")} from gone
+select {_KEY.replace("r.", "gone.")}, {ENDED} from gone
 """
 
 RETURN = f"""
@@ -114,16 +115,14 @@ gone as (
   delete from rota.run r using x where r.job_id = x.job_id and r.scheduled_for = x.scheduled_for
     and greatest(x.unknown_since, x.seen_at) < clock_timestamp() - make_interval(secs => %(after)s)
     and x.unknown_since is not null
-  returning r.*
+  returning r.*, 'unknown handler: no worker of queue ' || r.queue || ' has had handler ' || r.handler || ' for '
+    || %(after)s::float8 || ' s' as reason
 ),
 died as (
-  insert into rota.dead ({DEAD}, died_at, reason, errors)
-  select {DEAD}, clock_timestamp(),
-    'unknown handler: no worker of queue ' || queue || ' has had handler ' || handler || ' for ' || %(after)s::float8 || ' s',
-    errors
-  from gone on conflict do nothing returning *
+  insert into rota.dead ({DEAD}, died_at, reason, errors) select {DEAD}, clock_timestamp(), reason, errors from gone
+  on conflict do nothing
 )
-select {DEATH} from died
+select {DEATH}, {ENDED} from gone
 """
 
 CHECKPOINT = """
@@ -188,7 +187,8 @@ class WorkingStatements:
             "errors": [e.error for e in ends],
         }
         rows = yield Query(FINISH, params)
-        return {RunKey(*row) for row in rows}
+        yield from release(row[2:] for row in rows)
+        return {RunKey(*row[:2]) for row in rows}
 
     @transaction(pinned=True)
     def give_back(self, returns: Sequence[Return]) -> Steps[set[RunKey]]:
@@ -224,6 +224,7 @@ class WorkingStatements:
         Returns how many.
         """
         cancelled = yield Query(CANCEL, {**_fenced([o for o in owned if o.cancel_requested]), "how": ""})
+        yield from release(cancelled)
         rows = yield Query(DISOWN, _fenced([o for o in owned if not o.cancel_requested]))
         return len(cancelled) + len(rows)
 
@@ -241,7 +242,8 @@ class WorkingStatements:
             "after": after,
         }
         rows = yield Query(UNKNOWN, params)
-        return [Death(RunKey(row[0], row[1]), *row[2:]) for row in rows]
+        yield from release(row[-2:] for row in rows)
+        return [Death(RunKey(row[0], row[1]), *row[2:-2]) for row in rows]
 
     @transaction()
     def checkpoint(self, key: RunKey, fence: int, value: str) -> Steps[bool]:
