@@ -54,7 +54,8 @@ class Attempt:
     completed: its transaction has written the end; released: handed back by a drain; dropped: its worker was taken for
     dead; sent: its end was sent before and no answer came; cancelled: somebody asked for it; given_up: its thread did not
     end in time, what it still does is in vain. `started`: when its handler was called; `age`: seconds from when the run
-    was due until it was begun; `checkpoint` and `progress` are JSON text.
+    was due until it was begun; `checkpoint` and `progress` are JSON text. `catchup` and `missed`: how late its tick was
+    claimed.
     """
 
     job: Job
@@ -76,6 +77,8 @@ class Attempt:
     age: float = 0.0
     checkpoint: str | None = None
     progress: str | None = None
+    catchup: bool = False
+    missed: int | None = 0
 
     @property
     def timeout(self) -> float | None:

@@ -55,6 +55,22 @@ class RunContext:
         return datetime.fromisoformat(self._attempt.job.key.scheduled_for)
 
     @property
+    def is_catchup(self) -> bool:
+        """Whether the tick was claimed late: a later one was due as well, or it was over its grace (60 s if none is given).
+
+        The same for every attempt and redrive. False for a job without a schedule.
+        """
+        return self._attempt.catchup
+
+    @property
+    def missed(self) -> int | None:
+        """How many ticks were skipped between the last one that became a run and this one; None if too many to count.
+
+        0 on time. The same for every attempt and redrive.
+        """
+        return self._attempt.missed
+
+    @property
     def attempt(self) -> int:
         """Which execution this is, from 1. Executions that lost their worker do not count."""
         return self._attempt.number

@@ -220,6 +220,8 @@ class Intake:
             policy=_policy(job, b.policy) if b.policy else NO_POLICY,
             age=b.schedule_lag + b.queue_lag,
             checkpoint=b.checkpoint,
+            catchup=b.catchup,
+            missed=b.missed,
         )
         self.running[job.key, b.fence] = attempt
         self._started(attempt, b)
