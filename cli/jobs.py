@@ -33,7 +33,10 @@ def submit(
     ] = None,
     every: Annotated[str | None, typer.Option("--every", metavar="D", help="At a fixed interval: 30s.")] = None,
     misfire: Annotated[str | None, typer.Option(help="run_latest, run_earliest, run_all or skip.")] = None,
-    overlap: Annotated[str | None, typer.Option(help="allow or skip.")] = None,
+    overlap: Annotated[str | None, typer.Option(help="allow, skip, buffer_one, buffer_all or cancel_other.")] = None,
+    max_runs: Annotated[
+        int | None, typer.Option("--max-runs", metavar="N", help="The schedule ends after so many runs.")
+    ] = None,
     jitter: Annotated[str | None, typer.Option(metavar="D", help="Spread ticks over this time.")] = None,
     catchup_window: Annotated[
         str | None, typer.Option(metavar="D", help="Missed ticks older than this are skipped.")
@@ -69,6 +72,7 @@ def submit(
     policies: dict[str, Any] = {
         "misfire": misfire,
         "overlap": overlap,
+        "max_runs": max_runs,
         "jitter": jitter,
         "catchup_window": catchup_window,
         "catchup_limit": catchup_limit,

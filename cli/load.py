@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,7 +58,7 @@ def _planned(row: Row) -> Planned | None:
     from rota.sched.when import Schedule  # noqa: PLC0415
 
     try:
-        schedule = Schedule.from_json(row["schedule"])
+        schedule = replace(Schedule.from_json(row["schedule"]), max_runs=row["runs_left"])
     except UsageError as error:
         output.complain(f"job {row['id']}: {error}")
         return None

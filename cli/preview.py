@@ -39,6 +39,7 @@ def preview(
     start: common.Start = None,
     end: common.End = None,
     exclude: common.Exclude = None,
+    max_runs: Annotated[int | None, typer.Option("--max-runs", metavar="N", help="It ends after so many runs.")] = None,
     jitter: Annotated[
         str | None, typer.Option(metavar="D", help="Also show when each is due with this jitter, of --job.")
     ] = None,
@@ -60,7 +61,14 @@ def preview(
         return
     if (jitter is None) != (job is None):
         raise UsageError("--jitter and --job belong together: a job's jitter follows from its id")
-    words = {"dst_gap": dst_gap, "dst_overlap": dst_overlap, "start": start, "end": end, "exclude": exclude or ()}
+    words = {
+        "dst_gap": dst_gap,
+        "dst_overlap": dst_overlap,
+        "start": start,
+        "end": end,
+        "exclude": exclude or (),
+        "max_runs": max_runs,
+    }
     schedule = _schedule(cron=expr, tz=tz, jitter=jitter or 0, **words)
     begin = _instant(after)
     if around_dst:

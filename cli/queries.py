@@ -64,7 +64,9 @@ def runs(
     queue: common.Queue = None,
     handler: common.HandlerOption = None,
     tenant: common.Tenant = None,
-    state: Annotated[str | None, typer.Option("--state", help="waiting, running, retrying, or an outcome.")] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", help="waiting, running, retrying, buffered, or an outcome.")
+    ] = None,
     job: Annotated[str | None, typer.Option("--job", help="Only this job's.")] = None,
     since: common.Since = None,
     limit: common.Limit = 50,
@@ -167,13 +169,7 @@ def _one_run(client: Client, job: str, tick: str) -> JobView:
 def _picture(view: JobView, handlers: Mapping[str, HandlerRow]) -> Iterator[str]:
     yield f"job {view.id}: {view.state}"
     if view.job:
-        j = view.job
-        yield f"  {j['handler']} on {j['queue']}, next at {j['next_run_at']}, {_schedule(j) or 'once'}"
-        yield f"  args {output.brief(j['args'], 200)}"
-        if j["policy"]:
-            yield f"  of its own: {output.brief(j['policy'], 200)}"
-        if j["paused"]:
-            yield f"  paused: {j['paused_reason']}"
+        yield from _future(view.job)
     for title, rows, kind in (
         ("run", view.runs, "state"),
         ("dead", view.dead, None),
@@ -195,6 +191,18 @@ def _picture(view: JobView, handlers: Mapping[str, HandlerRow]) -> Iterator[str]
                 yield f"  attempt {error.get('attempt')}: {error.get('type')}: {error.get('message')}"
 
 
+def _future(job: Row) -> Iterator[str]:
+    """What there is to know of a job that has a future."""
+    yield f"  {job['handler']} on {job['queue']}, next at {job['next_run_at']}, {_schedule(job) or 'once'}"
+    yield f"  args {output.brief(job['args'], 200)}"
+    if job["runs_left"] is not None:
+        yield f"  ends after {job['runs_left']} more {'run' if job['runs_left'] == 1 else 'runs'}"
+    if job["policy"]:
+        yield f"  of its own: {output.brief(job['policy'], 200)}"
+    if job["paused"]:
+        yield f"  paused: {job['paused_reason']}"
+
+
 def _live(run: Row, handler: HandlerRow | None) -> Iterator[str]:
     """What there is to know of a run that has not ended."""
     timeout = (run["policy"] or {}).get("timeout") or (handler.options.get("timeout") if handler else None)
@@ -202,6 +210,10 @@ def _live(run: Row, handler: HandlerRow | None) -> Iterator[str]:
         yield f"  begun at {run['begun_at']} by member {run['owner']}" + (f", timeout {timeout:g} s" if timeout else "")
     elif run["retry_at"]:
         yield f"  again at {run['retry_at']}"
+    elif run["state"] == "buffered":
+        yield "  waits until the runs of this job that are alive have ended"
+    if run["catchup"] or run["missed"] != 0:
+        yield f"  {'claimed late, ' if run['catchup'] else ''}{_missed(run['missed'])} skipped before it"
     if run["expires_at"]:
         yield f"  may begin until {run['expires_at']}, and expires then"
     if run["unknown_since"]:
@@ -212,6 +224,12 @@ def _live(run: Row, handler: HandlerRow | None) -> Iterator[str]:
         yield f"  checkpoint {output.brief(run['checkpoint'], 200)}"
     if run["cancel_requested"]:
         yield f"  asked to stop: {run['cancel_reason']}"
+
+
+def _missed(count: int | None) -> str:
+    if count is None:
+        return "too many ticks to count"
+    return "1 tick" if count == 1 else f"{count} ticks"
 
 
 def status(store: common.Store = None, *, json: common.Json = False) -> None:

@@ -81,6 +81,17 @@ def test_a_named_schedule_is_listed_and_shown(rota):
     assert rota("show", f"{job_id}@2020-01-01T00:00:00Z").exit_code == 1
 
 
+def test_a_schedule_that_ends_after_so_many_runs_says_how_many_are_left(rota):
+    submit = ["submit", "send", "--args", '{"n": 1}', "--every", "1h", "--overlap", "buffer_one"]
+    job_id = rota(*submit, "--max-runs", "2").output.strip()
+    job = json.loads(rota("show", job_id, "--json").output)["job"]
+    assert (job["runs_left"], job["schedule"]) == (2, {"every": 3600.0, "overlap": "buffer_one", "max_runs": 2})
+    assert "ends after 2 more runs" in rota("show", job_id).output
+    assert "max_runs is 0" in rota(*submit, "--max-runs", "0").stderr
+    assert json.loads(rota("load", "--json").output)["fires"] == 2
+    assert rota("runs", "--state", "buffered").exit_code == 0
+
+
 def test_the_status_has_its_stable_keys(rota):
     status = json.loads(rota("status", "--json").output)
     keys = {"members", "partitions", "jobs", "runs", "ended", "dead", "queues", "lag", "degraded"}

@@ -142,6 +142,13 @@ def test_a_preview_tells_wall_times_the_database_of_zones_and_what_may_not_be_me
     assert told["advice"][0] in rota("preview", *args).output
 
 
+def test_a_preview_stops_where_a_schedule_ends_after_so_many_runs():
+    args = ["0 2 * * *", "--after", "2027-01-01T00:00:00Z", "--json", "--max-runs"]
+    assert len(json.loads(rota("preview", *args, "2").output)["fires"]) == 2
+    assert len(json.loads(rota("preview", *args, "9").output)["fires"]) == 5
+    assert "max_runs is 0" in rota("preview", *args, "0").stderr
+
+
 def test_a_preview_shows_when_ticks_are_due_with_the_jitter_of_a_job():
     args = ["0 * * * *", "--jitter", "30m", "--after", "2027-01-01T00:00:00Z", "--json"]
     job = "01a22b2f-67dd-798b-aad5-ddfa2588df71"

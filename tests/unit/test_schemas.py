@@ -39,6 +39,8 @@ def test_a_schema_that_is_not_there_is_told_with_those_that_are():
         {"cron": "0 2 * * *", "tz": "Europe/Paris", "misfire": "run_latest", "overlap": "skip", "jitter": 30},
         {"cron": "0 2 * * *", "catchup_window": "1h", "catchup_limit": 3, "grace": 5, "dst_gap": "skip"},
         {"every": 30, "jitter": "5s"},
+        {"every": 30, "overlap": "buffer_one", "max_runs": 3},
+        {"cron": "0 2 * * *", "overlap": "cancel_other", "max_runs": 1},
         {"at": "2026-12-01T09:00:00", "tz": "Europe/Paris"},
         {"every": 30, "start": "2026-12-01T09:00:00Z", "end": "2027-12-01T09:00:00+01:00"},
         {"cron": "0 2 * * *", "exclude": ["2026-12-25"], "end": "2027-12-01T09:00:00Z"},
