@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ASK_AGAIN = 5.0
 """Seconds without an answer after which a command is sent again."""
 CRON = {"Europe/Paris": 2, "Australia/Lord_Howe": 3, "Asia/Kolkata": 5}
-EVERY = (1.0, 1.5, 2.0)
+EVERY = {1.0: "skip", 1.5: "buffer_one", 2.0: "buffer_all", 2.5: "allow"}
 
 
 def noted(acks: Acknowledged, job: Job, job_id: str) -> None:
@@ -42,15 +42,15 @@ def noted(acks: Acknowledged, job: Job, job_id: str) -> None:
 
 
 def schedules(store: str, acks: Acknowledged) -> None:
-    """Cron and intervals; some catch up with all ticks that they missed, others skip and have to say so."""
+    """Cron and intervals; some catch up with all ticks that they missed, one by one or not, others skip and have to say so."""
     submissions: dict[str, tuple[float, Submission]] = {}
     for n, (tz, step) in enumerate(CRON.items()):
         key = f"cron-{n}"
         when = cron(f"*/{step} * * * * *", tz=tz, misfire="run_latest" if n == 0 else "run_all")
         submissions[key] = (step, Submission(effect.call(key=key), when, name=key))
-    for n, interval in enumerate(EVERY):
+    for n, (interval, overlap) in enumerate(EVERY.items()):
         key = f"every-{n}"
-        when = every(interval, misfire="run_all", overlap="skip" if n == 0 else "allow", catchup_limit=1000)
+        when = every(interval, misfire="run_all", overlap=overlap, catchup_limit=1000)
         submissions[key] = (interval, Submission(aeffect.call(key=key), when, name=key))
     with Client.open(store) as client:
         refs = client.submit_many([each for _, each in submissions.values()])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import psycopg
-from rota import App, Context, NoRetry, Retry
+from rota import App, Cancel, Context, NoRetry, Retry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +29,9 @@ create table field_seen (key text not null, fence bigint not null, attempt integ
 create table field_effect (key text not null, fence bigint not null);
 create table field_balance (n integer not null);
 insert into field_balance values (0);
+create table field_span (key text not null, tick timestamptz not null, began timestamptz not null default clock_timestamp(),
+  ended timestamptz);
+create table field_missed (key text not null, missed integer, catchup boolean not null);
 """
 
 
@@ -154,6 +157,38 @@ def mends(ctx: Context, key: str) -> None:
         raise NoRetry("not mended")
     with ctx.transaction() as connection:
         insert(connection, ctx, key)
+
+
+@app.handler
+def spans(ctx: Context, key: str, seconds: float) -> None:
+    """Enters when it begins and when it ends, and takes so long in between, or until it shall stop."""
+    with psycopg.connect(os.environ["ROTA_STORE"], autocommit=True) as connection:
+        mine = (key, ctx.scheduled_for)
+        connection.execute("insert into field_span values (%s, %s)", mine)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not ctx.cancelled:
+            time.sleep(0.01)
+        connection.execute("update field_span set ended = clock_timestamp() where key = %s and tick = %s", mine)
+    if ctx.cancelled:
+        raise Cancel("told to stop")
+
+
+def tell(ctx: Context, key: str) -> None:
+    """Enters what it knows of ticks that were missed."""
+    with psycopg.connect(os.environ["ROTA_STORE"], autocommit=True) as connection:
+        connection.execute("insert into field_missed values (%s, %s, %s)", (key, ctx.missed, ctx.is_catchup))
+
+
+@app.handler
+def tells(ctx: Context, key: str) -> None:
+    """In a thread."""
+    tell(ctx, key)
+
+
+@app.handler(isolate="process")
+def tells_itself(ctx: Context, key: str) -> None:
+    """In a process of its own."""
+    tell(ctx, key)
 
 
 @app.handler

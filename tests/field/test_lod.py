@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+from field_app import spans
+from rota import Client, at
 from rota.sched.timing import advance, jitter_of, next_tick
 from rota.sched.timing.load import Planned, load
 from rota.sched.when import cron
@@ -38,3 +40,22 @@ def test_lod_01_an_edit_of_the_jitter_or_the_expression_drops_and_doubles_no_tic
     assert step.fire == (HOUR,)
     assert step.next == HOUR + timedelta(minutes=30)
     assert step.next <= step.due < HOUR + timedelta(minutes=50)
+
+
+def test_lod_02_of_what_is_due_at_once_the_next_begins_when_one_has_ended(field):
+    """Three hundred runs for ten slots. Without `self._wake.set()` in `over` (workers/intake.py) a slot that is free is seen
+    once a second, and in between nothing runs.
+    """
+    field.start("scheduler")
+    field.start("worker", "--concurrency", "10")
+    field.until_working()
+    soon = field.value("select clock_timestamp() + interval '2 s'")
+    with Client.open(field.store) as client:
+        client.submit_many([(spans.call(key=str(n), seconds=0.1), at(soon)) for n in range(300)])
+    field.until("all to end", lambda: field.value("select count(*) from rota.history") == 300)
+    busy, idle, until = timedelta(0), timedelta(0), None
+    for began, ended in field.db.execute("select began, ended from field_span order by began").fetchall():
+        idle += max(timedelta(0), began - (until or began))
+        busy += max(timedelta(0), ended - max(began, until or began))
+        until = max(ended, until or ended)
+    assert idle < busy
