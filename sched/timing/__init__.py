@@ -2,12 +2,11 @@
 
 from rota.sched.timing.advice import advice
 from rota.sched.timing.around import Around, around_changes
-from rota.sched.timing.plan import TAKE_TURNS, Advance, Skipped, advance
+from rota.sched.timing.plan import Advance, Skipped, advance
 from rota.sched.timing.ticks import Fire, check_cron, fires, first_tick, jitter_of, next_tick
 from rota.sched.timing.zones import instant_of, zone, zone_source
 
 __all__ = [
-    "TAKE_TURNS",
     "Advance",
     "Around",
     "Fire",

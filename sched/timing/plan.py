@@ -36,7 +36,7 @@ BUFFER = 1000
 """Most ticks of one job that wait under `overlap="buffer_all"`."""
 MOST_MISSED = 2**31 - 1
 """More missed ticks than that are too many to be counted."""
-TAKE_TURNS = ("buffer_one", "buffer_all", "cancel_other")
+_TAKE_TURNS = ("buffer_one", "buffer_all", "cancel_other")
 """Overlap policies under which a tick waits for its turn."""
 
 
@@ -134,7 +134,7 @@ def advance(  # noqa: PLR0913 - how the job stands
         skipped = [s for s in skipped if run and s.last < run[-1]]  # with its last run the job is over
     numbers, carried = _missed(run, skipped, missed)
     late = lateness > timedelta(seconds=GRACE if schedule.grace is None else schedule.grace)
-    turns = schedule.overlap in TAKE_TURNS
+    turns = schedule.overlap in _TAKE_TURNS
     runs = tuple(NewRun(at, at < last or late, numbers[n], turns and (live or n > 0)) for n, at in enumerate(run))
     cancel = bool(runs) and live and schedule.overlap == "cancel_other"
     return Advance(runs, tuple(skipped), following, due, carried, cancel)

@@ -53,8 +53,8 @@ def accounted(field: Field, job_id: str) -> tuple[list[datetime], dict[datetime,
 
 
 def test_ovl_01_with_skip_no_second_copy_starts_and_the_slots_between_are_told(field):
-    """A run takes two and a half of its ticks. Without `exists (select from rota.run r where r.job_id = d.id)` in CLAIM
-    (sched/store/postgres/scheduling.py) each tick starts another one beside it.
+    """A run takes two and a half of its ticks. Without `live=` of what `abreast` has found, in `add`
+    (sched/store/postgres/scheduling.py), each tick starts another one beside it.
     """
     working(field)
     with Client.open(field.store) as client:

@@ -16,7 +16,7 @@ from rota.sched.store.postgres.text import LIVE_MEMBER, SAME_RUN, tick
 from rota.sched.store.postgres.turns import abreast, release
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Claimed, Lanes, Served
-from rota.sched.timing import TAKE_TURNS, Advance, advance
+from rota.sched.timing import Advance, advance
 from rota.sched.when import Schedule
 
 if TYPE_CHECKING:
@@ -66,20 +66,20 @@ live as (
   returning *
 ),
 told as (
-  select 0 as kind, {_DISPATCH}, null::jsonb, null, false, null::int, null::int from live
+  select 0 as kind, {_DISPATCH}, null::jsonb, null, null::int, null::int from live
   union all
   select 1, 0, d.id::text, {tick("d.scheduled_for")}, null, null, null, null, d.schedule,
-    d.schedule ->> 'overlap', exists (select from rota.run r where r.job_id = d.id), d.runs_left, d.missed
+    d.schedule ->> 'overlap', d.runs_left, d.missed
   from due d where d.schedule is not null
   union all
   select 2, count(*), null, to_char(max(next_run_at) at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-    null, null, null, n::text, null, null, false, null, null from due group by n
+    null, null, null, n::text, null, null, null, null from due group by n
 )
 select now(), told.* from me left join told on true
 """
 
 # The plan of the recurring rows of a claim, applied: cursors move on, ticks become runs, what is skipped is told. What is
-# alive of a job whose ticks wait was locked before (`abreast`).
+# alive of a job that does not have its runs beside each other was locked before (`abreast`).
 ADVANCE = f"""
 with fired as (
   insert into rota.run (job_id, scheduled_for, part, state, dispatch, scheduler, queue, handler, tenant, args, policy,
@@ -182,7 +182,7 @@ class SchedulingStatements:
         plan = _Plan(now)
         cancelled = 0
         if recurring:
-            turns = yield from abreast([row[3] for row in recurring if row[10] in TAKE_TURNS])
+            turns = yield from abreast([row[3] for row in recurring if row[10] not in {None, "allow"}])
             for row in recurring:
                 plan.add(_Due(row[3], row[4], *row[9:]), turns.get(row[3]))
             cancelled = yield from plan.cancel_others()
@@ -238,7 +238,6 @@ class _Due(NamedTuple):
     cursor: str
     schedule: dict[str, Any]
     overlap: str | None
-    live: bool
     left: int | None
     missed: int | None
 
@@ -258,7 +257,7 @@ class _Plan:
     def add(self, due: _Due, turns: Abreast | None) -> None:
         """Plans one job; one whose schedule cannot be computed is set aside and stops no other (P8).
 
-        `turns`: how its runs stand, of one whose ticks wait for each other.
+        `turns`: how its runs stand, of one that does not have them run beside each other.
         """
         cursor = datetime.fromisoformat(due.cursor)
         if turns is not None and not turns.steady:
@@ -270,7 +269,7 @@ class _Plan:
                 due.job_id,
                 cursor,
                 self._now,
-                live=due.live if turns is None else bool(turns.live or turns.waiting),
+                live=turns is not None and bool(turns.live or turns.waiting),
                 waiting=0 if turns is None else turns.waiting,
                 left=due.left,
                 missed=due.missed,

@@ -1,14 +1,14 @@
 """Runs of one job that follow one another: what keeps a tick buffered, and what lets the next one go.
 
 A buffered run is a row of `run` that no scheduler dispatches. It waits behind the runs of its job that are alive, which are
-marked as `followed`. Whatever ends a followed run, or one that was buffered, looks after its end and in the same transaction
-for the first buffered run of the job, and makes it waiting if nothing of the job is alive any more (`release`).
+marked as `followed`; so is itself, for those that come after it. Whatever ends a followed run looks then, in the same
+transaction, for the first buffered run of its job, and makes it waiting if nothing of the job is alive any more (`release`).
 
-That look is a statement of its own, so its snapshot is taken after the row of the run that ends was locked. Who adds a buffered
-run (a claim, a redrive) holds the lock of the job's row, and locks and marks what is alive. So one of the two sees what the
-other did, whichever comes first: the end finds the buffered run, or the buffered run finds that nothing is alive. Where two
-runs of a job end at the same time, both wait for the lock of the same buffered run, and the second one finds that the first
-has ended.
+That look is a statement of its own, so its snapshot is taken after the row of the run that ends was locked. Who adds a run to
+a job that has not all of them beside each other (a claim, a redrive) holds the lock of the job's row, and locks and marks what is
+alive. So one of the two sees what the other did, whichever comes first: the end finds the buffered run, or who adds it finds that
+nothing is alive. Where two runs of a job end at the same time, both wait for the lock of the same buffered run, and the second one
+finds that the first has ended.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ died as (
   from gone where outcome = 'dead'
   on conflict do nothing
 )
-select {_KEY.replace("r.", "gone.")}, {ENDED} from gone
+select {_KEY.replace("r.", "gone.")}, followed from gone
 """
 
 RETURN = f"""
@@ -187,7 +187,7 @@ class WorkingStatements:
             "errors": [e.error for e in ends],
         }
         rows = yield Query(FINISH, params)
-        yield from release(row[2:] for row in rows)
+        yield from release((row[0], row[2]) for row in rows)
         return {RunKey(*row[:2]) for row in rows}
 
     @transaction(pinned=True)
