@@ -205,7 +205,6 @@ class Protocol(RuleBasedStateMachine):
         self.jobs += [job.id for job in jobs]
         self.future.update(job.id for job in jobs)
 
-    @rule(overlap=st.sampled_from(OVERLAPS))
     def schedule(self, overlap: Overlap) -> None:
         if overlap in self.recurring.values():
             return
@@ -449,6 +448,14 @@ class Protocol(RuleBasedStateMachine):
         newest = {key_of(m): m for m in self.messages}
         if newest:
             self._begin(w, list(newest.values()), alone=False)
+
+    @rule(n=nth, m=nth, overlap=st.sampled_from(OVERLAPS))
+    def a_tick_comes_while_a_run_is_alive(self, n: int, m: int, overlap: Overlap) -> None:
+        """Or has: by its policy."""
+        self.schedule(overlap)
+        for _ in range(2):
+            self.time_passes()
+            self.all_goes_well(n, m)
 
     # The broker.
 
