@@ -70,7 +70,7 @@ def advance(schedule: Schedule, job_id: str, cursor: datetime, now: datetime, *,
     """
     moved = _moved_by_new_rules(schedule, cursor)
     if moved is not None:
-        return Advance((), (), moved, _due_time(schedule, job_id, moved, cursor))
+        return Advance((), (), moved, due_time(schedule, job_id, moved, cursor))
     backlog, following = _due(schedule, job_id, cursor, now)
     run = _choose(schedule, job_id, backlog, now)
     skipped = _left(backlog, run, _policy(schedule))
@@ -82,10 +82,11 @@ def advance(schedule: Schedule, job_id: str, cursor: datetime, now: datetime, *,
         return Advance(tuple(run[:PER_CLAIM]), _sorted(skipped), run[PER_CLAIM], now)
     if following is None:
         return Advance(tuple(run), _sorted(skipped), None, None)
-    return Advance(tuple(run), _sorted(skipped), following, _due_time(schedule, job_id, following, cursor))
+    return Advance(tuple(run), _sorted(skipped), following, due_time(schedule, job_id, following, cursor))
 
 
-def _due_time(schedule: Schedule, job_id: str, tick: datetime, anchor: datetime) -> datetime:
+def due_time(schedule: Schedule, job_id: str, tick: datetime, anchor: datetime) -> datetime:
+    """When a tick is due: at its nominal time plus its jitter. `anchor` as for `next_tick`."""
     return tick + jitter_of(schedule, job_id, tick, next_tick(schedule, tick, anchor))
 
 
@@ -118,7 +119,7 @@ def _due(schedule: Schedule, job_id: str, cursor: datetime, now: datetime) -> tu
 def _choose(schedule: Schedule, job_id: str, backlog: Backlog, now: datetime) -> list[datetime]:
     """The ticks that run by the misfire policy, in order."""
     cursor, last = backlog.cursor, backlog.last()
-    lateness = now - _due_time(schedule, job_id, last, cursor)
+    lateness = now - due_time(schedule, job_id, last, cursor)
     on_time = lateness <= _grace(schedule)
     if on_time and last == cursor:
         return [cursor]

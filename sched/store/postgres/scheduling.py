@@ -161,7 +161,7 @@ class SchedulingStatements:
         dispatches = [Dispatch(*row[2:9]) for row in rows if row[1] == 0]
         recurring = [row for row in rows if row[1] == 1]
         served = [Served(int(row[8]) - 1, row[2], datetime.fromisoformat(row[4])) for row in rows if row[1] == 2]
-        plan = _Plan()
+        plan = Plan()
         for row in recurring:
             plan.add(job_id=row[3], cursor=row[4], schedule=row[9], live=row[10], now=now)
         if recurring:
@@ -209,8 +209,8 @@ class SchedulingStatements:
         yield Query("update rota.member set wakes_at = null where id = %s and wakes_at is not null", [member])
 
 
-class _Plan:
-    """What the recurring rows of one claim become: a pure function of rows and time, collected in arrays."""
+class Plan:
+    """What recurring rows become: a pure function of rows and time, collected in the arrays of ADVANCE."""
 
     def __init__(self) -> None:
         self.fired: list[tuple[str, datetime]] = []
@@ -226,9 +226,10 @@ class _Plan:
         except (RotaError, ValueError, ArithmeticError, TypeError, KeyError) as error:
             self.broken.append((job_id, f"schedule {json.dumps(schedule)} cannot be computed: {error}"))
             return
-        self._take(job_id, step)
+        self.take(job_id, step)
 
-    def _take(self, job_id: str, step: Advance) -> None:
+    def take(self, job_id: str, step: Advance) -> None:
+        """Adds what was planned for a job."""
         self.fired += [(job_id, at) for at in step.fire]
         self.skipped += [(job_id, s.first, s.text()) for s in step.skipped]
         if step.next is None or step.due is None:
