@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from rota.sched import edits
-from rota.sched.ids import new_job_id
 from rota.sched.store.conformance import House
 from rota.sched.timing import next_tick
 from rota.sched.when import Schedule
@@ -56,9 +55,8 @@ async def test_through_any_changes_at_any_time_each_tick_runs_once(year, seed):
     """
     draw = random.Random(seed)
     await year.begin()
-    job_id = new_job_id()[:-2] + "00"
     schedule = Schedule(**SCHEDULES[seed])
-    year.house.submit(year.house.job(id=job_id, when=schedule))
+    job_id = year.submit(schedule)
     expected, since, version = [], BEGIN, 1
     for _ in range(60):
         at = since + timedelta(seconds=draw.randint(0, 3 * 3600))
@@ -82,18 +80,15 @@ async def test_through_any_changes_at_any_time_each_tick_runs_once(year, seed):
     assert year.clock.sql("select count(*)::int from rota.history where outcome <> 'succeeded'") == [(0,)]
     early = "select count(*)::int from rota.history where begun_at < due_at or due_at < scheduled_for"
     assert year.clock.sql(early) == [(0,)]
-    await year.link.close()
 
 
 async def test_a_clock_that_was_set_back_before_a_change_brings_no_tick_again(year):
     """Without `_before` in `amend` (sched/timing/edit.py) what ran at 14:00 runs at 14:00 once more."""
     await year.begin()
-    job_id = new_job_id()[:-2] + "00"
-    year.house.submit(year.house.job(id=job_id, when=Schedule(cron="0 * * * *")))
+    job_id = year.submit(Schedule(cron="0 * * * *"))
     await year.until(BEGIN + timedelta(hours=3, minutes=1))
     year.clock.step(timedelta(hours=-2))
     year.house.run(year.house.store.update(job_id, edits.edit("test", None, None, {"cron": "*/20 * * * *"})))
     await year.until(BEGIN + timedelta(hours=4, minutes=1))
     ran = [tick for (tick,) in year.clock.sql("select scheduled_for from rota.history order by 1")]
     assert ran == [BEGIN + timedelta(minutes=m) for m in (60, 120, 180, 200, 220, 240)]
-    await year.link.close()

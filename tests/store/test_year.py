@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from itertools import count, product
+from itertools import product
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from rota.sched.edits import Note
 from rota.sched.errors import UsageError
-from rota.sched.ids import new_job_id, partition_of
 from rota.sched.store.conformance import House
 from rota.sched.timing.policies import Misfire, Overlap
 from rota.sched.when import Schedule
 
 from tests.clock import clock_of
 from tests.store.conftest import PostgresTestbed
-from tests.store.year import DAY, END, HOUR, MINUTE, PARTS, SLOW, START, Year, accounts, elapsed, named
+from tests.store.year import DAY, END, HOUR, MINUTE, SLOW, START, Year, accounts, elapsed, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -160,10 +159,8 @@ async def test_of_a_year_each_tick_ran_or_is_told_with_its_reason_under_every_po
     """Without `moved` of ADVANCE (sched/store/postgres/scheduling.py) ticks come again, without `skipped` they are missing."""
     jobs: dict[str, tuple[str, str, str]] = {}
     for kind, misfire, overlap in product(KINDS, get_args(Misfire), OVERLAPS):
-        ids = (new_job_id() for _ in count())
-        job_id = next(each for each in ids if partition_of(each) in PARTS)
-        jobs[job_id] = kind, misfire, overlap
-        year.house.submit(year.house.job(id=job_id, when=Schedule(**KINDS[kind][0], misfire=misfire, overlap=overlap)))
+        schedule = Schedule(**KINDS[kind][0], misfire=misfire, overlap=overlap)
+        jobs[year.submit(schedule)] = kind, misfire, overlap
     await year.begin()
     await live(year, jobs)
     await year.end()

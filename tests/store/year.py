@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from rota.sched.broker.messages import Publish
-from rota.sched.ids import RunKey
+from rota.sched.ids import RunKey, new_job_id, partition_of
 from rota.sched.message import decode
 from rota.sched.scheduler.depths import Depths
 from rota.sched.scheduler.dispatch import Dispatcher
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from rota.sched.store.conformance import House
+    from rota.sched.when import Schedule
 
     from tests.clock import Clock
 
@@ -93,6 +94,16 @@ class Mailbox:
 
 
 @dataclass
+class Linked:
+    """The house's link as the pipeline wants one."""
+
+    house: House
+
+    async def run(self, txn: Any) -> Any:
+        return self.house.run(txn)
+
+
+@dataclass
 class Year:
     """A year's members and what they have in hand."""
 
@@ -104,7 +115,7 @@ class Year:
 
     async def begin(self) -> None:
         store = self.house.store
-        self.link, self.mailbox, self.lanes = store.async_link("year"), Mailbox(), LaneBook()
+        self.link, self.mailbox, self.lanes = Linked(self.house), Mailbox(), LaneBook()
         self.lanes.set(PARTS, ["mail"])
         self.scheduler = await self.link.run(store.join(NewMember("scheduler", "h", 1, "0")))
         self.worker = await self.link.run(store.join(NewMember("worker", "h", 1, "0")))
@@ -114,7 +125,22 @@ class Year:
     async def end(self) -> None:
         assert not self.held
         assert self.clock.sql("select count(*)::int from rota.run") == [(0,)]
-        await self.link.close()
+
+    def submit(self, when: Schedule, **fields: Any) -> str:
+        """A job's id, in one of the partitions that are served."""
+        job_id = next(each for each in iter(new_job_id, "") if partition_of(each) in PARTS)
+        self.house.submit(self.house.job(id=job_id, when=when, **fields))
+        return job_id
+
+    def ran(self, job_id: str) -> list[datetime]:
+        """The ticks of a job that ran, in the order of their begins."""
+        rows = "select scheduled_for from rota.history where job_id = %s and outcome = 'succeeded' order by begun_at, fence"
+        return [tick.astimezone(UTC) for (tick,) in self.clock.sql(rows, job_id)]
+
+    def skips(self, job_id: str) -> list[str]:
+        """Why others of its ticks did not."""
+        rows = "select reason from rota.history where job_id = %s and outcome = 'skipped' order by scheduled_for"
+        return [reason for (reason,) in self.clock.sql(rows, job_id)]
 
     async def work(self) -> None:
         """All that is to be done at this instant."""
