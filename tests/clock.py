@@ -27,7 +27,7 @@ create function clock.clock_timestamp() returns timestamptz volatile language sq
 create function clock.now() returns timestamptz stable language sql as $$
   select case when runs then at + (pg_catalog.now() - 'epoch'::timestamptz) else at end from clock.time $$;
 """
-PATH = "clock,pg_catalog,public"
+PATH = 'clock,pg_catalog,"$user",public'
 DEFAULTS = """
 select table_name, column_name from information_schema.columns
 where table_schema = 'rota' and column_default = 'clock_timestamp()'
