@@ -6,14 +6,18 @@ The scheduler is always there, so every tick of what was in force at its time mu
 from __future__ import annotations
 
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from rota.sched import edits
+from rota.sched.errors import UsageError
 from rota.sched.store.conformance import House
 from rota.sched.timing import next_tick
-from rota.sched.when import Schedule
+from rota.sched.when import Schedule, every
 
 from tests.clock import clock_of
 from tests.store.conftest import PostgresTestbed
@@ -92,3 +96,66 @@ async def test_a_clock_that_was_set_back_before_a_change_brings_no_tick_again(ye
     await year.until(BEGIN + timedelta(hours=4, minutes=1))
     ran = [tick for (tick,) in year.clock.sql("select scheduled_for from rota.history order by 1")]
     assert ran == [BEGIN + timedelta(minutes=m) for m in (60, 120, 180, 200, 220, 240)]
+
+
+def test_a_schedule_that_was_set_aside_goes_on_when_it_is_changed(house):
+    """Its tick is told; what a person has paused stays paused."""
+    job, paused = house.job(when=every(3600)), house.job(when=every(3600))
+    house.submit(job, paused)
+    house.run(house.store.pause(paused.id, edits.Note("me@here")))
+    house.sql("""update rota.job set schedule = '{"cron": "0 2 * * *", "tz": "Mars/Base"}'""")
+    house.bed.pass_time(3601)
+    scheduler = house.join()
+    assert [broken for broken, _ in house.claim(scheduler).broken] == [job.id]
+    with pytest.raises(UsageError, match="cannot be computed: give a whole one"):
+        house.run(house.store.update(job.id, edits.edit("me@here", None, None, {"misfire": "skip"})))
+    for each in (job, paused):
+        house.run(house.store.update(each.id, edits.edit("me@here", every(60), None, {})))
+    assert [house.shown(each.id).state for each in (job, paused)] == ["scheduled", "paused"]
+    (past,) = house.shown(job.id).history
+    assert "its schedule could not be computed" in past["reason"]
+    house.bed.pass_time(61)
+    assert [d.job_id for d in house.claim(scheduler).dispatches] == [job.id]
+
+
+def test_changes_and_claims_at_once_lose_and_double_no_tick(house):
+    """Two claim while one changes; both schedules have a tick at each whole second.
+
+    Without `for update` in LOCK (sched/store/postgres/changing.py) a tick that is being claimed is settled as well.
+    """
+    start = datetime.now(UTC).replace(microsecond=0)
+    schedules = [every(1, start=start, misfire="run_all"), every(0.5, start=start, misfire="run_all")]
+    jobs = [house.job(when=schedules[0]) for _ in range(20)]
+    house.submit(*jobs)
+    members, end = [house.join(), house.join()], time.monotonic() + 4
+
+    def work(n):
+        given = 0
+        with closing(house.store.link("claim")) as link:
+            while time.monotonic() < end:
+                given += len(link.run(house.store.claim(members[n], house.lanes(), 100, 10)).dispatches)
+                given += len(link.run(house.store.ready(members[n], house.lanes(), 100)))
+        return given
+
+    def change():
+        changed = 0
+        with closing(house.store.link("change")) as link:
+            while time.monotonic() < end:
+                for job in jobs:
+                    edit = edits.edit("test", schedules[(changed // len(jobs) + 1) % 2], None, {})
+                    changed += link.run(house.store.update(job.id, edit)).changed
+        return changed
+
+    with ThreadPoolExecutor(3) as pool:
+        working = [pool.submit(work, n) for n in range(2)]
+        assert pool.submit(change).result() > 40
+        given = sum(each.result() for each in working)
+    given += len(house.claim(members[0]).dispatches) + len(
+        house.run(house.store.ready(members[0], house.lanes(), 1000))
+    )
+    assert house.sql("select count(*)::int from rota.run") == [(given,)]
+    for job in jobs:
+        rows = house.sql("select scheduled_for from rota.run where job_id = %s order by 1", job.id)
+        whole = [tick for (tick,) in rows if not tick.microsecond]
+        assert len(whole) >= 3
+        assert {b - a for a, b in pairwise(whole)} == {timedelta(seconds=1)}

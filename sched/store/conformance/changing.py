@@ -308,11 +308,17 @@ def test_a_resumed_job_wakes_no_scheduler_for_nothing(house: House) -> None:
 
 
 def test_a_paused_queue_is_not_asked_and_status_says_by_whom(house: House) -> None:
-    house.submit(house.job(queue="slow"), house.job())
+    other = house.job()
+    house.submit(house.job(queue="slow"), other)
     held = house.run(house.store.pause_queue("slow", Note(ME, "the other side is down")))
     assert (held.changed, held.by) == (True, ME)
     assert house.run(house.store.pause_queue("slow", Note("you@there"))).by == ME
     assert [name for name, _ in house.run(house.store.queues())] == ["mail"]
+    house.bed.pass_time(3600)
+    status = house.run(house.store.status())
+    assert "stalled" in status.degraded  # the other one
+    house.run(house.store.cancel(other.id, None, running=False, reason="over"))
+    assert "stalled" not in house.run(house.store.status()).degraded
     row = next(q for q in house.run(house.store.status()).queues if q["name"] == "slow")
     assert (row["paused"], row["paused_by"], row["paused_reason"]) == (True, ME, "the other side is down")
     assert house.run(house.store.resume_queue("slow", Note(ME))).changed

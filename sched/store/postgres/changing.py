@@ -153,7 +153,7 @@ class ChangingStatements:
         if run is not None:
             yield Query(EXTRA, {"id": job_id, "at": job.now})
         told = {"from": before, "to": after, "version": version, **({"run": run} if run else {})}
-        yield from _note(job, edit.note, "changed", told)
+        yield from _note(job, edit.note, "triggered" if new == old else "changed", told)
         yield Query(WAKE, {"id": job_id, "at_once": bool(plan.ready or run)})
         return Edited(
             job_id,

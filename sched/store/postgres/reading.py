@@ -113,7 +113,7 @@ _LANES = """(select generate_series(0, %(last_part)s::int)) lane(part) cross joi
 
 STATUS_OLDEST = f"""
 select q.name, round(extract(epoch from clock_timestamp() - min(due.next_run_at))::numeric, 3)::float8
-from {_LANES} group by q.name
+from {_LANES} where not q.paused group by q.name
 """
 STATUS_RUNS = """
 select state, count(*)::int, round(extract(epoch from clock_timestamp() - min(begun_at))::numeric, 3)::float8
@@ -364,6 +364,6 @@ def _degraded(live: Sequence[_Member], unowned: int, queues: Sequence[Row], over
         words.add("parked")
     if any(q["ready"] and not q["consumers"] for q in queues):
         words.add("no_consumers")
-    if any(overdue.get(q["name"], 0.0) > STALLED_SECONDS for q in queues if not q["capped"] and not q["paused"]):
+    if any(overdue.get(q["name"], 0.0) > STALLED_SECONDS for q in queues if not q["capped"]):
         words.add("stalled")
     return sorted(words)
