@@ -579,7 +579,7 @@ MUTATIONS = (
     Mutation(
         "repeated-requests-are-others",
         0,
-        (Edit(CHANGING, 'if change["id"] == note.id', "if False"),),
+        (Edit(CHANGING, 'c["id"] == note.id and', "False and"),),
         (CONFORMANCE + "test_a_trigger_is_one_run_now_and_moves_no_tick",),
     ),
     Mutation(

@@ -12,6 +12,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+import psycopg
 import pytest
 from rota.sched import edits
 from rota.sched.errors import UsageError
@@ -96,6 +97,41 @@ async def test_a_clock_that_was_set_back_before_a_change_brings_no_tick_again(ye
     await year.until(BEGIN + timedelta(hours=4, minutes=1))
     ran = [tick for (tick,) in year.clock.sql("select scheduled_for from rota.history order by 1")]
     assert ran == [BEGIN + timedelta(minutes=m) for m in (60, 120, 180, 200, 220, 240)]
+
+
+def test_a_sleeping_scheduler_is_woken_by_what_comes_before_its_time_and_by_nothing_else(house):
+    """Without WAKE (sched/store/postgres/changing.py) it would be seen with the next look, seconds later."""
+    scheduler, store = house.join(), house.store
+    house.run(store.partitions(scheduler))
+    job = house.job(when=every("30d"))
+    house.submit(job)
+    house.run(store.sleep(scheduler, house.lanes(), 60))
+    with psycopg.connect(house.bed.url, autocommit=True) as connection:
+        connection.execute(f"listen {store.wake_channel}")
+
+        def heard():
+            return [note.payload for note in connection.notifies(timeout=0.2, stop_after=1)]
+
+        def update(**words):
+            run_now = words.pop("run_now", False)
+            house.run(store.update(job.id, edits.edit("me@here", None, None, words, run_now=run_now)))
+
+        note = edits.Note("me@here")
+        for do, woken in (
+            (lambda: update(every="20d"), False),
+            (lambda: update(misfire="skip"), False),
+            (lambda: house.run(store.pause(job.id, note)), False),
+            (lambda: house.run(store.resume(job.id, note)), False),
+            (lambda: update(run_now=True), True),
+            (lambda: house.run(store.trigger(job.id, note)), True),
+            (lambda: update(every=30), True),
+            (lambda: house.run(store.pause(job.id, note)), False),
+            (lambda: house.run(store.resume(job.id, note)), True),
+            (lambda: house.run(store.pause_queue("mail", note)), False),
+            (lambda: house.run(store.resume_queue("mail", note)), True),
+        ):
+            do()
+            assert heard() == ["mail"] * woken
 
 
 def test_a_schedule_that_was_set_aside_goes_on_when_it_is_changed(house):

@@ -116,9 +116,9 @@ class _Locked:
     set_aside: bool
     now: datetime
 
-    def done(self, note: Note) -> dict[str, Any] | None:
-        """What this request did when it was sent before."""
-        return next((change for change in self.changes if change["id"] == note.id), None)
+    def done(self, note: Note, *did: str) -> dict[str, Any] | None:
+        """What this request did, one of the words `did`, when it was sent before."""
+        return next((c for c in self.changes if c["id"] == note.id and c["did"] in did), None)
 
 
 class ChangingStatements:
@@ -132,7 +132,7 @@ class ChangingStatements:
         version, UsageError for what cannot be, Refused where `run_now` meets a live run that it must not overlap.
         """
         job = yield from _lock(job_id)
-        done = job.done(edit.note)
+        done = job.done(edit.note, "changed", "triggered")
         if done is not None:
             return _as_it_is(job, done["version"], run=done.get("run"))
         old = job.definition
@@ -195,7 +195,7 @@ class ChangingStatements:
     def trigger(self, job_id: str, note: Note) -> Steps[Triggered]:
         """Adds one run whose tick is now. Raises NotFound, or Refused where it must not run beside another run."""
         job = yield from _lock(job_id)
-        done = job.done(note)
+        done = job.done(note, "triggered")
         if done is None:
             if isinstance(job.definition.when, Once):
                 remedy = f"`rota update {short(job_id)} --in 0s` runs it now"
