@@ -154,8 +154,9 @@ class Client:
 
         `when` replaces the schedule with all its policies, or the instant of a job that runs once; `parts` are single words of
         `cron`, `every`, `retry`, `timeout` and `expires` (`update("nightly", tz="Europe/Rome", misfire="skip")`), None for
-        the default. `args` replaces the arguments. `version` is the one that is meant, as `get` tells it: if it was changed
-        since, Conflict says by whom. `by` (this client's name) and `reason` are kept with the job.
+        the default; of a `retry` that is no Retry the numbers that are not named stay. `args` replaces the arguments.
+        `version` is the one that is meant, as `get` tells it: if it was changed since, Conflict says by whom. `by` (this
+        client's name) and `reason` are kept with the job.
 
         No tick is lost, doubled or moved by it: what was due before runs or is skipped by the old definition, the first tick
         of the new one is after now, and nothing runs at once unless `run_now`. It may be repeated safely. Raises UsageError

@@ -115,6 +115,8 @@ def revised(job_id: str, old: Definition, asked: Edit) -> Definition:
     """The job after the change. UsageError for what it cannot be."""
     when, policy = old.when, old.policy
     own = {name: value for name, value in asked.parts.items() if name in _POLICY}
+    if isinstance(own.get("retry"), dict):
+        own["retry"] = {**(policy.retry or {}), **own["retry"]}
     if own:
         policy = Policy.from_json({n: v for n, v in {**policy.to_json(), **own}.items() if v is not None})
     timing = {name: value for name, value in asked.parts.items() if name in _SCHEDULE}
@@ -164,7 +166,7 @@ def change_text(change: Mapping[str, Any]) -> str:
     """One change for people: who did what, when and why."""
     before, after = change.get("from") or {}, change.get("to") or {}
     parts = [f"{name} from {_brief(before.get(name))} to {_brief(after.get(name))}" for name in sorted(after)]
-    what = f" {', '.join(parts)}" if parts else ""
+    what = f", {', '.join(parts)}" if parts else ""
     run = f", run {change['run']}" if change.get("run") else ""
     why = f": {change['reason']}" if change.get("reason") else ""
     return f"{change['did']} by {change['by']} at {change['at']}{what}{run}{why}"

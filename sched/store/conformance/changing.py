@@ -72,6 +72,10 @@ def test_what_is_not_named_stays_as_it_is(house: House) -> None:
     row = house.future(job.id)
     assert row["schedule"] == {"cron": "0 2 * * *", "tz": "Europe/Rome", "jitter": 30.0}
     assert (row["policy"], row["args"]) == ({"timeout": 5.0, "expires": 60.0}, {"n": 2})
+    _update(house, job, retry={"attempts": 3, "base": 1})
+    _update(house, job, retry={"attempts": 4})
+    assert house.future(job.id)["policy"]["retry"] == {"attempts": 4, "base": 1.0}
+    _update(house, job, retry=None)
     _update(house, job, every=90)
     assert house.future(job.id)["schedule"] == {"every": 90.0, "jitter": 30.0}
     _update(house, job, cron="@daily", timeout=None)
