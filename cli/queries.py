@@ -205,7 +205,7 @@ def _future(job: Row) -> Iterator[str]:
     yield f"  args {output.brief(job['args'], 200)}"
     if job["policy"]:
         yield f"  of its own: {output.brief(job['policy'], 200)}"
-    if job["paused"]:
+    if job["paused"] or job["queue_paused"]:
         yield f"  {_job_state(job)}"
     for change in job["changes"]:
         yield f"  {change_text(change)}"
@@ -314,9 +314,9 @@ def _schedule(row: Row) -> str:
 
 
 def _job_state(row: Row) -> str:
-    return (
-        common.paused_text(row["paused_by"], row["paused_at"], row["paused_reason"]) if row["paused"] else "scheduled"
-    )
+    if row["paused"]:
+        return common.paused_text(row["paused_by"], row["paused_at"], row["paused_reason"])
+    return "scheduled, and its queue is paused" if row["queue_paused"] else "scheduled"
 
 
 def _policies(row: Row) -> list[str]:

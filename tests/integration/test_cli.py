@@ -106,6 +106,8 @@ def test_queues_and_the_jobs_of_a_handler_are_paused_and_resumed(rota):
     assert rota("resume", "--handler", "send").output == "handler send has no job to resume\n"
     assert rota("pause", "--queue", "mail", "--reason", "SMTP is down").output == "queue mail: paused\n"
     assert "paused by" in rota("status").output
+    assert "its queue is paused" in rota("jobs").output
+    assert "its queue is paused" in rota("show", ids[0]).output
     assert rota("resume", "--queue", "mail").exit_code == 0
     assert rota("pause", "--queue", "nothere").exit_code == 1
     assert rota("pause").exit_code == rota("pause", "x", "--queue", "mail").exit_code == 2

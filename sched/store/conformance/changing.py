@@ -373,5 +373,9 @@ def test_a_paused_schedule_can_be_triggered_and_what_runs_once_cannot(house: Hou
     house.run(house.store.pause(job.id, Note(ME)))
     assert _trigger(house, job).paused
     assert len(house.ready(scheduler)) == 1
+    once = _stored(house, Once(after=60))
     with pytest.raises(Refused, match="runs once"):
-        _trigger(house, _stored(house, Once(after=60)))
+        _trigger(house, once)
+    with pytest.raises(Refused, match="runs once"):
+        _update(house, once, args={"n": 2}, run_now=True)
+    assert house.future(once.id)["args"] == {"n": 1}

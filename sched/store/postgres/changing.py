@@ -197,9 +197,6 @@ class ChangingStatements:
         job = yield from _lock(job_id)
         done = job.done(note, "triggered")
         if done is None:
-            if isinstance(job.definition.when, Once):
-                remedy = f"`rota update {short(job_id)} --in 0s` runs it now"
-                raise Refused(f"job {job_id} runs once, and a trigger is for schedules: {remedy}")
             _may_run_beside(job, job.definition.when)
             yield Query(EXTRA, {"id": job_id, "at": job.now})
             yield from _note(job, note, "triggered", {"version": job.version, "run": rfc3339(job.now)})
@@ -280,7 +277,10 @@ def _columns(job: _Locked, new: Definition, version: int, place: Advance) -> dic
 
 
 def _may_run_beside(job: _Locked, when: When | None) -> None:
-    """Refused where the overlap policy forbids a run beside the one that is alive."""
+    """Refused for what runs once, and where the overlap policy forbids a run beside the one that is alive."""
+    if isinstance(when, Once):
+        remedy = f"`rota update {short(job.id)} --in 0s` makes that now"
+        raise Refused(f"job {job.id} runs once, and an extra run is for schedules: {remedy}")
     if job.place.live and isinstance(when, Schedule) and when.overlap != "allow":
         raise Refused(
             f"a run of job {job.id} is alive, and overlap={when.overlap} lets no other run beside it: wait for it "

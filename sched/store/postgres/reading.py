@@ -39,6 +39,7 @@ _JOB = {
     "paused_reason": "paused_reason",
     "paused_by": "paused_by",
     "paused_at": tick("paused_at"),
+    "queue_paused": "coalesce((select q.paused from rota.queue q where q.name = job.queue), false)",
     "version": "version",
     "created_at": tick("created_at"),
 }
