@@ -88,6 +88,13 @@ def moment(text: str | None, what: str) -> Any:
     return instant(text, what)
 
 
+def paused_text(by: str | None, at: str | None, reason: str | None) -> str:
+    """Who paused something, since when and why; what nobody paused was set aside by a scheduler."""
+    if by is None:
+        return f"paused: {reason}" if reason else "paused"
+    return f"paused by {by} since {output.when(at)}" + (f": {reason}" if reason else "")
+
+
 def advise(when: When) -> None:
     """On stderr, what a person should know of a schedule before it is stored."""
     from rota.sched.timing import advice  # noqa: PLC0415

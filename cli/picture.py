@@ -172,9 +172,14 @@ def _death(d: Row) -> Text:
 
 
 def _queue(q: Row, *, more: bool) -> Text:
-    mark, style = ("capped", "yellow") if q["capped"] else ("paused", "yellow") if q["paused"] else ("", "")
+    mark, style = (_paused(q), "yellow") if q["paused"] else ("capped", "yellow") if q["capped"] else ("", "")
     figures = (_known(q["ready"]), _known(q["consumers"]), q["cap"], f"{q['dead']}+" if more else q["dead"])
     return Text(_QUEUE.format(_short(q["name"], 42), *figures, mark), style)
+
+
+def _paused(q: Row) -> str:
+    by = f" by {q['paused_by']}" if q["paused_by"] else ""
+    return _short(f"paused{by}" + (f": {q['paused_reason']}" if q["paused_reason"] else ""), 60)
 
 
 def _cut(lines: list[Text], room: int, what: str) -> list[Text]:

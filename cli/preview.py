@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from contextlib import nullcontext
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,6 +44,15 @@ def preview(
     jitter: Annotated[
         str | None, typer.Option(metavar="D", help="Also show when each is due with this jitter, of --job.")
     ] = None,
+    outage: Annotated[
+        str | None,
+        typer.Option("--outage", metavar="D", help="What each misfire policy makes of that long without a scheduler."),
+    ] = None,
+    catchup_window: Annotated[
+        str | None, typer.Option(metavar="D", help="Of --outage: older ticks are skipped.")
+    ] = None,
+    catchup_limit: Annotated[int, typer.Option(metavar="N", help="Of --outage: at most so many run.")] = 100,
+    grace: Annotated[str | None, typer.Option(metavar="D", help="Of --outage: a tick this late is missed.")] = None,
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="The full id of --jitter's job.")] = None,
     *,
     around_dst: Annotated[
@@ -61,7 +71,7 @@ def preview(
         return
     if (jitter is None) != (job is None):
         raise UsageError("--jitter and --job belong together: a job's jitter follows from its id")
-    words = {
+    words: dict[str, Any] = {
         "dst_gap": dst_gap,
         "dst_overlap": dst_overlap,
         "start": start,
@@ -71,7 +81,10 @@ def preview(
     }
     schedule = _schedule(cron=expr, tz=tz, jitter=jitter or 0, **words)
     begin = _instant(after)
-    if around_dst:
+    if outage is not None:
+        words |= {"catchup_window": catchup_window, "catchup_limit": catchup_limit, "grace": grace}
+        _tell_outage(_schedule(cron=expr, tz=tz, **words), begin, outage, json=json)
+    elif around_dst:
         _tell_changes(schedule, begin, count, json=json)
     else:
         _tell_fires(schedule, begin, count, job, json=json)
@@ -201,6 +214,44 @@ def _tell_changes(schedule: Schedule, after: datetime, count: int, *, json: bool
         output.table(["POLICY", f"LOCAL ({schedule.tz})", "UTC", "NOTE"], _rows(each), "")
 
 
+def _tell_outage(schedule: Schedule, until: datetime, length: str, *, json: bool) -> None:
+    """Which of the ticks that were due up to `until` would run under each misfire policy, and which would not."""
+    from rota.sched.durations import seconds  # noqa: PLC0415
+    from rota.sched.timing import outage  # noqa: PLC0415
+
+    since = until - timedelta(seconds=seconds(length, "--outage"))
+    found = outage(schedule, since, until)
+    if json:
+        told = {
+            word: {
+                "runs": [_second(tick) for tick in plan.fire],
+                "skipped": [
+                    {"first": _second(s.first), "last": _second(s.last), "count": s.count, "why": s.why}
+                    for s in plan.skipped
+                ],
+            }
+            for word, plan in found.plans.items()
+        }
+        output.emit({"since": _second(since), "until": _second(until), "due": found.due, "policies": told})
+        return
+    due = "too many ticks to count" if found.due is None else f"{found.due} ticks"
+    output.say(f"{due} between {_second(since)} and {_second(until)}, when somebody claims again")
+    output.table(
+        ["POLICY", "RUNS", "FROM (UTC)", "TO (UTC)", "SKIPPED"],
+        (
+            (
+                f"misfire={word}",
+                len(plan.fire),
+                _second(plan.fire[0]) if plan.fire else None,
+                _second(plan.fire[-1]) if plan.fire else None,
+                "; ".join(s.text() for s in plan.skipped),
+            )
+            for word, plan in found.plans.items()
+        ),
+        "",
+    )
+
+
 def _rows(each: Around) -> Iterator[tuple[object, ...]]:
     for word, near in each.fires.items():
         if not near:
@@ -229,6 +280,7 @@ def add(app: typer.Typer) -> None:
             [
                 "rota preview '*/15 9-17 * * mon-fri' --tz Europe/Paris --count 3",
                 "rota preview '30 2 * * *' --tz Europe/Paris --around-dst",
+                "rota preview '*/10 * * * *' --outage 1d --catchup-limit 20",
                 "rota preview --batch crons.jsonl",
             ]
         )

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from rota.sched.store.views import Filter, JobView, Row
 
 
+EXCLUDED = 5
+"""Dates that a schedule excludes, so many of which are told."""
+SECONDS = {"jitter", "grace", "catchup_window"}
+
+
 def _filter(**fields: Any) -> Filter:
     from rota.sched.store.views import Filter  # noqa: PLC0415
 
@@ -43,7 +48,7 @@ def jobs(
     if _as_json(rows, json=json):
         return
     output.table(
-        ["ID", "NAME", "HANDLER", "QUEUE", "NEXT RUN (UTC)", "SCHEDULE", "STATE"],
+        ["ID", "NAME", "HANDLER", "QUEUE", "NEXT RUN (UTC)", "SCHEDULE", "POLICIES", "STATE"],
         (
             (
                 short(r["id"]),
@@ -52,6 +57,7 @@ def jobs(
                 r["queue"],
                 output.when(r["next_run_at"]),
                 _schedule(r),
+                ", ".join(_policies(r)),
                 _job_state(r),
             )
             for r in rows
@@ -192,15 +198,21 @@ def _picture(view: JobView, handlers: Mapping[str, HandlerRow]) -> Iterator[str]
 
 
 def _future(job: Row) -> Iterator[str]:
-    """What there is to know of a job that has a future."""
-    yield f"  {job['handler']} on {job['queue']}, next at {job['next_run_at']}, {_schedule(job) or 'once'}"
+    """What there is to know of a job that has a future, and what was done to it by whom."""
+    from rota.sched.edits import change_text  # noqa: PLC0415
+
+    named = f"{job['name']}, " if job["name"] else ""
+    yield f"  {named}{job['handler']} on {job['queue']}, next at {job['next_run_at']}, version {job['version']}"
+    yield f"  {', '.join([_schedule(job) or 'once', *_policies(job)])}"
     yield f"  args {output.brief(job['args'], 200)}"
     if job["runs_left"] is not None:
         yield f"  ends after {job['runs_left']} more {'run' if job['runs_left'] == 1 else 'runs'}"
     if job["policy"]:
         yield f"  of its own: {output.brief(job['policy'], 200)}"
-    if job["paused"]:
-        yield f"  paused: {job['paused_reason']}"
+    if job["paused"] or job["queue_paused"]:
+        yield f"  {_job_state(job)}"
+    for change in job["changes"]:
+        yield f"  {change_text(change)}"
 
 
 def _live(run: Row, handler: HandlerRow | None) -> Iterator[str]:
@@ -316,7 +328,22 @@ def _schedule(row: Row) -> str:
 
 
 def _job_state(row: Row) -> str:
-    return f"paused: {row['paused_reason']}" if row["paused"] else "scheduled"
+    if row["paused"]:
+        return common.paused_text(row["paused_by"], row["paused_at"], row["paused_reason"])
+    return "scheduled, and its queue is paused" if row["queue_paused"] else "scheduled"
+
+
+def _policies(row: Row) -> list[str]:
+    """What a schedule asks for beside its times: only what differs from the defaults is stored."""
+    told = []
+    for name, value in (row["schedule"] or {}).items():
+        if name in {"cron", "every", "tz"}:
+            continue
+        if name == "exclude" and len(value) > EXCLUDED:
+            value = [*value[:EXCLUDED], f"and {len(value) - EXCLUDED} more"]  # noqa: PLW2901 - for people
+        text = " ".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else str(value)
+        told.append(f"{name} {text} s" if name in SECONDS else f"{name} {text}")
+    return told
 
 
 def _reason(row: Row) -> str:

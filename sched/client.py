@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rota.sched import dead, plans, requests
+from rota.sched import dead, edits, plans, requests
 from rota.sched.errors import RotaError
 from rota.sched.requests import JobRef, Submission, Submittable
 from rota.sched.store import open_store
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rota.sched.policy import Duration, Retry
     from rota.sched.store.protocols import Store, SyncLink
     from rota.sched.store.transaction import Transaction
-    from rota.sched.store.values import Cancelled
+    from rota.sched.store.values import Cancelled, Edited, Held, Triggered
     from rota.sched.store.views import JobView
     from rota.sched.when import When
 
@@ -137,6 +137,59 @@ class Client:
         """
         why = plans.why_cancelled(self.name, reason)
         return self._do(plans.cancelling(self.store, target, running=running, reason=why))
+
+    def update(  # noqa: PLR0913 - the words of the request
+        self,
+        target: str,
+        when: When | None = None,
+        *,
+        args: Mapping[str, Any] | None = None,
+        version: int | None = None,
+        run_now: bool = False,
+        by: str | None = None,
+        reason: str | None = None,
+        **parts: Any,
+    ) -> Edited:
+        """Changes a stored job (id, unique prefix or name): what is not named stays as it is.
+
+        `when` replaces the schedule with all its policies, or the instant of a job that runs once; `parts` are single words of
+        `cron`, `every`, `retry`, `timeout` and `expires` (`update("nightly", tz="Europe/Rome", misfire="skip")`), None for
+        the default; of a `retry` that is no Retry the numbers that are not named stay. `args` replaces the arguments.
+        `version` is the one that is meant, as `get` tells it: if it was changed since, Conflict says by whom. `by` (this
+        client's name) and `reason` are kept with the job.
+
+        No tick is lost, doubled or moved by it: what was due before runs or is skipped by the old definition, the first tick
+        of the new one is after now, and nothing runs at once unless `run_now`. It may be repeated safely. Raises UsageError
+        for what cannot be, NotFound where there is no such job or it has no future.
+        """
+        edit = edits.edit(by or self.name, when, args, parts, version=version, reason=reason, run_now=run_now)
+        return self._do(plans.updating(self.store, target, edit))
+
+    def pause(self, target: str, *, by: str | None = None, reason: str | None = None) -> Held:
+        """Pauses a job (id, unique prefix or name): none of its ticks is claimed. What was claimed before runs.
+
+        Raises NotFound where there is no such job, or it has no future.
+        """
+        return self._do(plans.pausing(self.store, target, edits.note(by or self.name, reason)))
+
+    def resume(self, target: str, *, by: str | None = None, reason: str | None = None) -> Held:
+        """Ends a job's pause. What is late is due now: of a schedule what its misfire policy says, of others the one run."""
+        return self._do(plans.resuming(self.store, target, edits.note(by or self.name, reason)))
+
+    def trigger(self, target: str, *, by: str | None = None, reason: str | None = None) -> Triggered:
+        """One run of a schedule now, beside its ticks, which stay where they are; also while it is paused.
+
+        Raises Refused where a run of the job is alive and its overlap policy is not `allow`, and for a job that runs once.
+        """
+        return self._do(plans.triggering(self.store, target, edits.note(by or self.name, reason)))
+
+    def pause_queue(self, queue: str, *, by: str | None = None, reason: str | None = None) -> Held:
+        """Pauses a queue: within seconds nothing of it is claimed or dispatched any more; what the broker has of it runs."""
+        return self._do(plans.single(self.store.pause_queue(queue, edits.note(by or self.name, reason))))
+
+    def resume_queue(self, queue: str, *, by: str | None = None, reason: str | None = None) -> Held:
+        """Ends a queue's pause; what is late runs as after an outage."""
+        return self._do(plans.single(self.store.resume_queue(queue, edits.note(by or self.name, reason))))
 
     def get(self, target: str) -> JobView:
         """What is known of a job: id, unique prefix or name. Raises NotFound."""
@@ -321,6 +374,42 @@ class AsyncClient:
         """As `Client.cancel`."""
         why = plans.why_cancelled(self.name, reason)
         return await self._do(plans.cancelling(self.store, target, running=running, reason=why))
+
+    async def update(  # noqa: PLR0913 - the words of the request
+        self,
+        target: str,
+        when: When | None = None,
+        *,
+        args: Mapping[str, Any] | None = None,
+        version: int | None = None,
+        run_now: bool = False,
+        by: str | None = None,
+        reason: str | None = None,
+        **parts: Any,
+    ) -> Edited:
+        """As `Client.update`."""
+        edit = edits.edit(by or self.name, when, args, parts, version=version, reason=reason, run_now=run_now)
+        return await self._do(plans.updating(self.store, target, edit))
+
+    async def pause(self, target: str, *, by: str | None = None, reason: str | None = None) -> Held:
+        """As `Client.pause`."""
+        return await self._do(plans.pausing(self.store, target, edits.note(by or self.name, reason)))
+
+    async def resume(self, target: str, *, by: str | None = None, reason: str | None = None) -> Held:
+        """As `Client.resume`."""
+        return await self._do(plans.resuming(self.store, target, edits.note(by or self.name, reason)))
+
+    async def trigger(self, target: str, *, by: str | None = None, reason: str | None = None) -> Triggered:
+        """As `Client.trigger`."""
+        return await self._do(plans.triggering(self.store, target, edits.note(by or self.name, reason)))
+
+    async def pause_queue(self, queue: str, *, by: str | None = None, reason: str | None = None) -> Held:
+        """As `Client.pause_queue`."""
+        return await self._do(plans.single(self.store.pause_queue(queue, edits.note(by or self.name, reason))))
+
+    async def resume_queue(self, queue: str, *, by: str | None = None, reason: str | None = None) -> Held:
+        """As `Client.resume_queue`."""
+        return await self._do(plans.single(self.store.resume_queue(queue, edits.note(by or self.name, reason))))
 
     async def get(self, target: str) -> JobView:
         """As `Client.get`."""

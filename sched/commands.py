@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rota.sched import requests, schemas
+from rota.sched import edits, requests, schemas
 from rota.sched.app import Call, check_args
 from rota.sched.broker.messages import Outgoing
 from rota.sched.dead import dead_filter, how_to_redrive
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
     from rota.sched.broker.messages import Delivery
     from rota.sched.dead import DeadResult
-    from rota.sched.store.values import Cancelled, DeadFilter, HandlerRow, NewJob, Redrive
+    from rota.sched.edits import Edit, Note
+    from rota.sched.store.values import Cancelled, DeadFilter, Edited, HandlerRow, Held, NewJob, Redrive, Triggered
     from rota.sched.when import When
 
 SUBMIT, CANCEL, REDRIVE = "job.submit", "job.cancel", "job.redrive"
+UPDATE, PAUSE, RESUME, TRIGGER = "job.update", "job.pause", "job.resume", "job.trigger"
 BODY_LIMIT = 512 * 1024
 """Longest body of a command, in bytes."""
 REDRIVE_LIMIT = 1000
@@ -66,7 +68,24 @@ class RedriveCommand:
     how: Redrive
 
 
-Command = SubmitCommand | CancelCommand | RedriveCommand
+@dataclass(frozen=True, slots=True)
+class UpdateCommand:
+    """`job.update` of a stored job."""
+
+    target: str
+    edit: Edit
+
+
+@dataclass(frozen=True, slots=True)
+class HoldCommand:
+    """`job.pause`, `job.resume` or `job.trigger` (`kind`) of a stored job."""
+
+    kind: str
+    target: str
+    note: Note
+
+
+Command = SubmitCommand | CancelCommand | RedriveCommand | UpdateCommand | HoldCommand
 
 
 def read(delivery: Delivery) -> Command:
@@ -147,10 +166,44 @@ def _read_redrive(body: dict[str, Any], delivery: Delivery) -> RedriveCommand:
     return RedriveCommand(runs, which, how_to_redrive(_sender(delivery), body.get("args"), body.get("rate")))
 
 
+def _read_update(body: dict[str, Any], delivery: Delivery) -> UpdateCommand:
+    when = body.get("when")
+    edit = edits.edit(
+        _sender(delivery),
+        None if when is None else when_from_json(when),
+        body.get("args"),
+        body.get("set") or {},
+        version=body.get("version"),
+        reason=body.get("reason"),
+        run_now=bool(body.get("run_now")),
+    )
+    return UpdateCommand(body["id"], replace(edit, note=_noted(edit.note, delivery, needed=edit.run_now)))
+
+
+def _read_hold(body: dict[str, Any], delivery: Delivery) -> HoldCommand:
+    kind = delivery.properties.type or ""
+    note = edits.note(_sender(delivery), body.get("reason"))
+    return HoldCommand(kind, body["id"], _noted(note, delivery, needed=kind == TRIGGER))
+
+
+def _noted(note: Note, delivery: Delivery, *, needed: bool) -> Note:
+    """The request as its sender's message names it: however often that comes, it is one."""
+    sender = delivery.properties
+    if sender.message_id:
+        return replace(note, id=f"{sender.user_id or ''}/{sender.app_id or ''}/{sender.message_id}")
+    if needed:
+        raise UsageError("no idempotency key: set the message_id property, or a repetition would run the job once more")
+    return note
+
+
 _READERS: dict[str, Callable[[dict[str, Any], Delivery], Command]] = {
     SUBMIT: _read_submit,
     CANCEL: _read_cancel,
     REDRIVE: _read_redrive,
+    UPDATE: _read_update,
+    PAUSE: _read_hold,
+    RESUME: _read_hold,
+    TRIGGER: _read_hold,
 }
 
 
@@ -188,6 +241,21 @@ def stored(job_id: str, *, duplicate: bool) -> dict[str, Any]:
 def cancelled(done: Cancelled) -> dict[str, Any]:
     """The answer to a cancel: whether the job ended, how many runs ended, were asked to stop, and still run."""
     return {"ok": True, "job": done.job, "runs": done.runs, "asked": done.asked, "running": done.running}
+
+
+def updated(done: Edited) -> dict[str, Any]:
+    """The answer to an update: the version after it, whether anything changed, and the next tick."""
+    return {"ok": True, "job_id": done.job_id, "version": done.version, "changed": done.changed, "next": done.next}
+
+
+def held(done: Held) -> dict[str, Any]:
+    """The answer to a pause or resume: what is so now, and whether it was not before."""
+    return {"ok": True, "job_id": done.id, "paused": done.paused, "changed": done.changed, "by": done.by}
+
+
+def triggered(done: Triggered) -> dict[str, Any]:
+    """The answer to a trigger: the run."""
+    return {"ok": True, "job_id": done.key.job_id, "run": str(done.key)}
 
 
 def redriven(done: DeadResult) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def _store(found: Findings, store: Store, link: SyncLink) -> list[str]:
         found.add("store", str(error), bad=True, remedy="see the message", state="failed")
         return []
     found.add("store", f"{store.masked_url}, PostgreSQL {health.server}, schema {health.schema}")
-    for check in (_clock(host, health), _days(health), _members(status), *_degraded(status)):
+    for check in (_clock(host, health), _days(health), _members(status), *_paused(status), *_degraded(status)):
         found.checks.append(check)
     return [row["name"] for row in status.queues]
 
@@ -129,6 +129,17 @@ def _members(status: StatusView) -> Check:
     odd = set(versions) - {__version__}
     remedy = f"this is version {__version__}: a rolling update is under way, or somebody was forgotten" if odd else ""
     return Check("members", "warning" if odd else "ok", told, remedy)
+
+
+def _paused(status: StatusView) -> Iterator[Check]:
+    for queue in status.queues:
+        if queue["paused"]:
+            why = f": {queue['paused_reason']}" if queue["paused_reason"] else ""
+            told = f"queue {queue['name']} is paused by {queue['paused_by']} since {queue['paused_at']}{why}"
+            yield Check("paused", "warning", told, f"`rota resume --queue {queue['name']}` when that is over")
+    if status.jobs["paused"]:
+        told = f"{status.jobs['paused']} jobs are paused"
+        yield Check("paused jobs", "warning", told, "`rota jobs --state paused` tells which, by whom and why")
 
 
 def _degraded(status: StatusView) -> Iterator[Check]:

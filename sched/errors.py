@@ -4,7 +4,7 @@ RotaError
 ├── UsageError            what was asked cannot be understood (exit 2): a value, an expression, an option
 ├── Refused               it was understood and is not allowed or not there (exit 1)
 │   ├── NotFound          no such job, run, queue or handler
-│   ├── Conflict          the same idempotency key or name with another request
+│   ├── Conflict          the same idempotency key or name with another request, or a change of an older version
 │   └── Superseded        a fenced write by an attempt that was taken away
 ├── StoreFault            the store answers and refuses a statement for a reason that nobody foresaw (exit 1)
 └── Unreachable           the store or the broker cannot be reached, or is not set up (exit 3)
@@ -44,7 +44,7 @@ class NotFound(Refused):
 
 
 class Conflict(Refused):
-    """The same key or name was used before with another request."""
+    """The same key or name was used before with another request, or a job was changed since its version was read."""
 
     code = "conflict"
 

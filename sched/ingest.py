@@ -1,4 +1,4 @@
-"""Commands in: what services publish to `rota.submit` becomes jobs, cancels and redrives.
+"""Commands in: what services publish to `rota.submit` becomes jobs, cancels, redrives and changes.
 
 A batch of submits is one statement. A message is acknowledged after the store's commit and never before; a repeated
 delivery finds its key and changes nothing. What can never be accepted is put into `rota.parked` with the reason, and
@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.sched import commands, dead, plans, requests
 from rota.sched.broker.topology import SUBMIT
-from rota.sched.commands import CancelCommand, Command, SubmitCommand
+from rota.sched.commands import (
+    CancelCommand,
+    Command,
+    HoldCommand,
+    RedriveCommand,
+    SubmitCommand,
+    UpdateCommand,
+)
 from rota.sched.errors import RotaError, UsageError
 from rota.sched.inbox import Inbox, Void
 
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
 
     from rota.sched.broker.messages import Delivery
     from rota.sched.broker.protocol import BrokerConsumer, BrokerPublisher
+    from rota.sched.edits import Note
     from rota.sched.plans import Plan
     from rota.sched.store.protocols import AsyncLink, Store
     from rota.sched.store.transaction import Transaction
@@ -46,7 +54,15 @@ class Ingest:
         self._store = store
         self._consumer = consumer
         self._inbox = Inbox(SUBMIT, link, consumer, publisher, self._flush, longest_hold)
-        self.counters = {"commands": 0, "stored": 0, "duplicate": 0, "cancelled": 0, "redriven": 0, "refused": 0}
+        self.counters = {
+            "commands": 0,
+            "stored": 0,
+            "duplicate": 0,
+            "cancelled": 0,
+            "redriven": 0,
+            "changed": 0,
+            "refused": 0,
+        }
 
     async def start(self) -> None:
         """Begins to consume, now or when the consumer is up."""
@@ -127,25 +143,38 @@ class Ingest:
 
     async def _obey(self, delivery: Delivery, command: Command) -> None:
         try:
-            if isinstance(command, CancelCommand):
-                why = plans.why_cancelled(command.by, command.reason)
-                plan = plans.cancelling(self._store, command.target, running=command.running, reason=why)
-                done = await self._follow(plan, delivery)
-                self.counters["cancelled"] += 1
-                answer = commands.cancelled(done)
-            else:
-                assert not isinstance(command, SubmitCommand)
-                result = await self._follow(
-                    dead.redriving(self._store, command.runs, command.which, command.how), delivery
-                )
-                self.counters["redriven"] += len(result)
-                answer = commands.redriven(result)
+            answer = await self._carry_out(delivery, command)
         except Void:
             raise
         except RotaError as error:
             self._refuse(delivery, error)
         else:
             self._accept(delivery, answer)
+
+    async def _carry_out(self, delivery: Delivery, command: Command) -> Mapping[str, Any]:
+        """Does what a command asks for; the answer to it."""
+        store = self._store
+        match command:
+            case CancelCommand():
+                why = plans.why_cancelled(command.by, command.reason)
+                plan = plans.cancelling(store, command.target, running=command.running, reason=why)
+                done = await self._follow(plan, delivery)
+                self.counters["cancelled"] += 1
+                return commands.cancelled(done)
+            case RedriveCommand():
+                result = await self._follow(dead.redriving(store, command.runs, command.which, command.how), delivery)
+                self.counters["redriven"] += len(result)
+                return commands.redriven(result)
+            case UpdateCommand():
+                done = await self._follow(plans.updating(store, command.target, command.edit), delivery)
+                self.counters["changed"] += 1
+                return commands.updated(done)
+            case HoldCommand():
+                steps, told = _HOLDS[command.kind]
+                done = await self._follow(steps(store, command.target, command.note), delivery)
+                self.counters["changed"] += 1
+                return told(done)
+        raise AssertionError(command)  # submits are stored in batches
 
     async def _follow(self, plan: Plan[Any], delivery: Delivery) -> Any:
         """Runs a plan to its end, as patiently as a batch. Its pauses are left out: other commands wait for it."""
@@ -187,6 +216,13 @@ class Ingest:
             self._consumer.reject(delivery)
             return
         await self._answer_and_ack(delivery, commands.refused(error))
+
+
+_HOLDS: Mapping[str, tuple[Callable[[Store, str, Note], Plan[Any]], Callable[[Any], Mapping[str, Any]]]] = {
+    commands.PAUSE: (plans.pausing, commands.held),
+    commands.RESUME: (plans.resuming, commands.held),
+    commands.TRIGGER: (plans.triggering, commands.triggered),
+}
 
 
 def _always(order: Transaction[T]) -> Callable[[bool], Transaction[T]]:

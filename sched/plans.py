@@ -7,11 +7,13 @@ its own or on the caller's.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.sched import requests
+from rota.sched.app import check_args
 from rota.sched.errors import NotFound, NotMigrated, Unreachable, UsageError
 from rota.sched.ids import split_run
 from rota.sched.store.transaction import Transaction
@@ -19,16 +21,15 @@ from rota.sched.store.transaction import Transaction
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from rota.sched.edits import Edit, Note
     from rota.sched.requests import JobRef
     from rota.sched.store.protocols import Store
-    from rota.sched.store.values import Cancelled, NewJob
+    from rota.sched.store.values import Cancelled, Edited, Held, NewJob, Triggered
     from rota.sched.store.views import JobView
 
 T = TypeVar("T")
 Plan = Generator[Transaction[Any] | float, Any, T]
 
-REASON_LIMIT = 500
-"""Longest reason that somebody gives, in characters."""
 SUBMIT_PAUSES = (0.1, 0.4, 1.5)
 """Seconds before each further try of a submit whose outcome is unknown."""
 
@@ -76,7 +77,7 @@ def _surely(attempt: Callable[[bool], Transaction[T]]) -> Plan[T]:
 
 def why_cancelled(by: str, reason: str | None) -> str:
     """What history says of what somebody cancelled. UsageError for a reason that cannot be stored."""
-    requests.check_text(reason or "", "reason", REASON_LIMIT)
+    requests.check_text(reason or "", "reason", requests.REASON_LIMIT)
     return f"cancelled by {by}: {reason}" if reason else f"cancelled by {by}"
 
 
@@ -86,6 +87,49 @@ def cancelling(store: Store, target: str, *, running: bool, reason: str) -> Plan
     job_id = yield store.resolve(job)
     cancelled: Cancelled = yield store.cancel(job_id, tick, running=running, reason=reason)
     return cancelled
+
+
+def updating(store: Store, target: str, edit: Edit) -> Plan[Edited]:
+    """Changes a job (id, unique prefix or name). Sent again after a lost answer: its id makes it one change.
+
+    New arguments are checked against what its handler has announced. NotFound where there is no such job, Conflict where
+    it has another version than the one that is meant.
+    """
+    job_id = yield store.resolve(_whole(target, "changed"))
+    if edit.args is not None:
+        view: JobView | None = yield store.show(job_id, 0)
+        if view is not None and view.job is not None:
+            handler = str(view.job["handler"])
+            known = yield store.handlers([handler])
+            if handler in known:
+                check_args(known[handler].schema, json.loads(edit.args), handler)
+    return (yield from _surely(lambda _: store.update(job_id, edit)))
+
+
+def pausing(store: Store, target: str, note: Note) -> Plan[Held]:
+    """Pauses a job (id, unique prefix or name): no tick of it is claimed. NotFound where there is no such job."""
+    job_id = yield store.resolve(_whole(target, "paused"))
+    return (yield from single(store.pause(job_id, note)))
+
+
+def resuming(store: Store, target: str, note: Note) -> Plan[Held]:
+    """Lets a paused job go on. NotFound where there is no such job."""
+    job_id = yield store.resolve(_whole(target, "resumed"))
+    return (yield from single(store.resume(job_id, note)))
+
+
+def triggering(store: Store, target: str, note: Note) -> Plan[Triggered]:
+    """One run of a schedule now, beside its ticks. Sent again after a lost answer: its id makes it one run."""
+    job_id = yield store.resolve(_whole(target, "triggered"))
+    return (yield from _surely(lambda _: store.trigger(job_id, note)))
+
+
+def _whole(target: str, what: str) -> str:
+    """The job that a target names. UsageError for a run."""
+    job, tick = split_run(target)
+    if tick is not None:
+        raise UsageError(f"{target!r} names a run: jobs are {what}, give {job!r}")
+    return job
 
 
 def looking(store: Store, target: str) -> Plan[JobView]:

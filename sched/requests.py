@@ -34,6 +34,8 @@ ARGS_LIMIT = 64 * 1024
 KEY_LIMIT = 200
 """Longest idempotency key, in characters."""
 SCOPE_LIMIT = 600
+REASON_LIMIT = 500
+"""Longest reason that somebody gives, in characters."""
 BATCH = 1000
 """Most jobs that are stored in one transaction."""
 
@@ -260,7 +262,7 @@ def references(jobs: Sequence[NewJob], answers: Sequence[Submitted]) -> list[Job
 def conflict(job: NewJob, answer: Submitted) -> Conflict:
     """Why a job was not stored, and what to do."""
     if job.name is not None:
-        remedy = "cancel that one first, or use another name"
+        remedy = f"change that one with `rota update {job.name}`, cancel it first, or use another name"
     else:
         remedy = "use another key, or send the same handler, args, queue, tenant and time"
     return Conflict(f"{answer.conflict} belongs to job {answer.job_id}, which is another request: {remedy}")

@@ -38,7 +38,7 @@ SUBMIT = "rota.submit"
 EVENTS = "rota.events"
 CONTROL = "rota.control"
 
-COMMANDS = ("job.submit", "job.cancel", "job.redrive")
+COMMANDS = ("job.submit", "job.cancel", "job.redrive", "job.update", "job.pause", "job.resume", "job.trigger")
 """The routing keys that the queue `rota.submit` is bound for."""
 
 WORK_PREFIX = "rota.q."

@@ -10,7 +10,10 @@ from typing import Any
 from rota.sched.errors import UsageError
 from rota.sched.schemas.explain import explain, first_of
 
-_NAMES = ("job.submit", "job.cancel", "job.redrive", "answer", "work", "event")
+_NAMES = (
+    *("job.submit", "job.cancel", "job.redrive", "job.update", "job.pause", "job.resume", "job.trigger"),
+    *("answer", "work", "event"),
+)
 
 
 def names() -> list[str]:

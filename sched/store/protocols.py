@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     import psycopg
     import sqlalchemy as sa
+    from rota.sched.edits import Edit, Note
     from rota.sched.ids import RunKey
     from rota.sched.model import Dispatch
     from rota.sched.store.transaction import Transaction
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
         DeadFilter,
         DeadSurvey,
         Death,
+        Edited,
         End,
         HandlerRow,
+        Held,
         Lanes,
         NewJob,
         NewMember,
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
         Return,
         Standing,
         Submitted,
+        Triggered,
     )
     from rota.sched.store.views import Filter, HealthView, JobView, Row, StatusView
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -97,6 +101,34 @@ class Submission(Protocol):
 
     def cancel(self, job_id: str, scheduled_for: str | None, *, running: bool, reason: str) -> Transaction[Cancelled]:
         """Ends a job, or one run of it. Nothing found: `Cancelled.nothing`; it has ended, or never was."""
+
+
+class Changing(Protocol):
+    """What is done to jobs that have a future, by whom and why. Each has its job's row alone, as a claim has."""
+
+    def update(self, job_id: str, edit: Edit) -> Transaction[Edited]:
+        """Changes a definition; no tick is lost or doubled by it. The same edit sent again changes nothing.
+
+        NotFound, Conflict (another version), UsageError, or Refused (`run_now`, as `trigger`): nothing is changed.
+        """
+
+    def pause(self, job_id: str, note: Note) -> Transaction[Held]:
+        """Keeps a job from being claimed. NotFound: it has no future."""
+
+    def resume(self, job_id: str, note: Note) -> Transaction[Held]:
+        """Ends a pause; a tick whose time has passed is due at once, and its misfire policy decides."""
+
+    def trigger(self, job_id: str, note: Note) -> Transaction[Triggered]:
+        """One more run, whose tick is the store's now; the cursor stays. The same note sent again adds none.
+
+        Refused where a run of the job is alive and its overlap policy is not `allow`, and for jobs that run once.
+        """
+
+    def pause_queue(self, queue: str, note: Note) -> Transaction[Held]:
+        """Keeps all of a queue from being claimed and dispatched. NotFound: there is no such queue."""
+
+    def resume_queue(self, queue: str, note: Note) -> Transaction[Held]:
+        """Ends a queue's pause."""
 
 
 class DeadSet(Protocol):
@@ -249,6 +281,9 @@ class Reading(Protocol):
     def list_jobs(self, which: Filter) -> Transaction[list[Row]]:
         """Jobs that have a future."""
 
+    def list_schedules(self, which: Filter) -> Transaction[list[Row]]:
+        """All schedules that are not paused, whatever the limit: `id`, `schedule`, `scheduled_for`."""
+
     def list_runs(self, which: Filter) -> Transaction[list[Row]]:
         """Live runs."""
 
@@ -268,7 +303,7 @@ class Reading(Protocol):
         """One picture of everything."""
 
 
-class Store(Submission, DeadSet, Scheduling, Working, Membership, Duties, Reading, Protocol):
+class Store(Submission, Changing, DeadSet, Scheduling, Working, Membership, Duties, Reading, Protocol):
     """All roles, the links that run their transactions, and the schema's migrations."""
 
     @property

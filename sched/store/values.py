@@ -212,6 +212,47 @@ class Cancelled:
         return not (self.job or self.runs or self.asked)
 
 
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """What became of a change: the version after it; `changed` is False where the job was so already.
+
+    `next` is the job's next tick, `due` when that is due. Of the ticks that were due before, `runs` run and `skipped` do
+    not. `run` is the extra one that was asked for.
+    """
+
+    job_id: str
+    version: int
+    changed: bool
+    next: str
+    due: str
+    runs: int = 0
+    skipped: int = 0
+    run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Whether a job or queue is paused now, by whom, since when and why; `changed`: it was not before.
+
+    A job that a scheduler has set aside was paused by nobody.
+    """
+
+    id: str
+    paused: bool
+    changed: bool
+    by: str | None = None
+    at: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Triggered:
+    """The run that was asked for. `paused`: its job is, and it runs all the same."""
+
+    key: RunKey
+    paused: bool = False
+
+
 class DeadPlace(NamedTuple):
     """Where a walk along the dead has got to. They are in the order in which they died."""
 

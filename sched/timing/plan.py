@@ -116,14 +116,14 @@ def advance(  # noqa: PLR0913 - how the job stands
     """
     moved = _moved_by_new_rules(schedule, cursor)
     if moved is not None:
-        return Advance((), (), moved, _due_time(schedule, job_id, moved, cursor), missed)
+        return Advance((), (), moved, due_time(schedule, job_id, moved, cursor), missed)
     backlog, following = _due(schedule, job_id, cursor, now)
     last = backlog.last()
-    lateness = now - _due_time(schedule, job_id, last, cursor)
+    lateness = now - due_time(schedule, job_id, last, cursor)
     chosen = _choose(schedule, backlog, now, lateness)
     skipped = _left(backlog, chosen, _policy(schedule))
     run, told = _in_turn(schedule.overlap, chosen, live=live, waiting=waiting)
-    due = None if following is None else _due_time(schedule, job_id, following, cursor)
+    due = None if following is None else due_time(schedule, job_id, following, cursor)
     if len(run) > PER_CLAIM:
         # What the overlap leaves out lies behind them: the next claim tells it. Nothing after the last of `chosen` is
         # skipped under run_all, so the rest of what is told lies before the new cursor.
@@ -147,19 +147,21 @@ def _missed(
     numbers, count, told = [], carried, list(skipped)
     for at in run:
         while told and told[0].first < at:
-            count = _sum(count, told.pop(0).count)
+            count = sum_missed(count, told.pop(0).count)
         numbers.append(count)
         count = 0
     for each in told:
-        count = _sum(count, each.count)
+        count = sum_missed(count, each.count)
     return numbers, count
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
+def sum_missed(one: int | None, other: int | None) -> int | None:
+    """Two numbers of missed ticks in one; None where they are too many to be counted."""
     return None if one is None or other is None or one + other > MOST_MISSED else one + other
 
 
-def _due_time(schedule: Schedule, job_id: str, tick: datetime, anchor: datetime) -> datetime:
+def due_time(schedule: Schedule, job_id: str, tick: datetime, anchor: datetime) -> datetime:
+    """When a tick is due: at its nominal time plus its jitter. `anchor` as for `next_tick`."""
     return tick + jitter_of(schedule, job_id, tick, next_tick(schedule, tick, anchor))
 
 

@@ -85,13 +85,13 @@ def _next_of_cron(rule: _Rule, after: datetime) -> datetime | None:
     return _next_fixed(cron, rule, after) if cron.fixed else _next_elapsed(cron, rule, after)
 
 
-def first_tick(schedule: Schedule, now: datetime) -> datetime:
+def first_tick(schedule: Schedule, now: datetime, anchor: datetime | None = None) -> datetime:
     """The first tick of a job that is submitted now: an interval without a start begins with one interval's wait.
 
-    Raises UsageError if there is none: the schedule has ended, or names a time that exists in gaps only under
+    With an `anchor`, that of a job whose ticks went through it so far. Raises UsageError if there is none: the schedule has ended, or names a time that exists in gaps only under
     dst_gap='skip', or all of its dates are excluded.
     """
-    tick = next_tick(schedule, now, now)
+    tick = next_tick(schedule, now, anchor or now)
     if tick is None:
         what = schedule.cron if schedule.cron is not None else schedule.every
         until = "" if schedule.end is None else f" up to its end {rfc3339(schedule.end)}"

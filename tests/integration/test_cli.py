@@ -61,6 +61,58 @@ def test_cancel_says_for_each_what_it_did_and_fails_if_one_was_not_there(rota):
     assert (done.exit_code, first["job"], "error" in second) == (1, True, True)
 
 
+def test_a_schedule_is_changed_paused_resumed_and_triggered_and_all_that_is_shown(rota):
+    submit = ("submit", "send", "--args", '{"n": 1}', "--name", "nightly")
+    rota(*submit, "--cron", "0 2 * * *", "--tz", "Europe/Paris", "--exclude", "2026-12-25", "--grace", "5m")
+    done = rota(
+        "update", "nightly", "--tz", "Europe/Rome", "--grace", "none", "--args", '{"n": 2}', "--reason", "moved"
+    )
+    assert (done.exit_code, done.output[:20]) == (0, "nightly: version 2, ")
+    assert rota("update", "--name", "nightly", "--tz", "Europe/Rome", "--version", "1").output.startswith(
+        "nightly: nothing to change, version 2"
+    )
+    stale = rota("update", "nightly", "--misfire", "skip", "--version", "1")
+    assert (stale.exit_code, "is at version 2, not 1" in stale.output, "Europe/Paris" in stale.output) == (
+        1,
+        True,
+        True,
+    )
+    assert rota("update", "nightly", "--args", '{"m": 1}').exit_code == 2
+    assert rota("update", "nightly").exit_code == 2
+    refused = rota(*submit, "--cron", "0 3 * * *")
+    assert (refused.exit_code, "rota update nightly" in refused.output) == (1, True)
+
+    assert rota("pause", "nightly", "--reason", "too late").output == "nightly: paused\n"
+    again = rota("pause", "nightly", "nothere")
+    assert (again.exit_code, "was paused by" in again.output) == (1, True)
+    row = json.loads(rota("jobs", "--state", "paused", "--json").output)
+    assert (row["paused_reason"], row["version"], "@" in row["paused_by"]) == ("too late", 2, True)
+    assert "too late" in rota("jobs").output
+    assert rota("trigger", "nightly").output.startswith("nightly: runs now, though it is paused, as ")
+    assert rota("resume", "nightly").output == "nightly: resumed\n"
+    assert rota("resume", "nightly").output == "nightly: was not paused\n"
+    shown = rota("show", "nightly").output
+    assert "0 2 * * * Europe/Rome, exclude 2026-12-25\n" in shown
+    told = [line.split(" by ")[0].strip() for line in shown.splitlines() if " by " in line]
+    assert told == ["changed", "paused", "triggered", "resumed"]
+    assert 'tz from "Europe/Paris" to "Europe/Rome": moved' in shown
+
+
+def test_queues_and_the_jobs_of_a_handler_are_paused_and_resumed(rota):
+    ids = [rota("submit", "send", "--args", '{"n": 1}', "--in", "1h").output.strip() for _ in range(3)]
+    done = rota("pause", "--handler", "send", "--json")
+    assert {json.loads(line)["id"] for line in done.output.splitlines()} == set(ids)
+    assert rota("resume", "--handler", "send").output.count(": resumed\n") == 3
+    assert rota("resume", "--handler", "send").output == "handler send has no job to resume\n"
+    assert rota("pause", "--queue", "mail", "--reason", "SMTP is down").output == "queue mail: paused\n"
+    assert "paused by" in rota("status").output
+    assert "its queue is paused" in rota("jobs").output
+    assert "its queue is paused" in rota("show", ids[0]).output
+    assert rota("resume", "--queue", "mail").exit_code == 0
+    assert rota("pause", "--queue", "nothere").exit_code == 1
+    assert rota("pause").exit_code == rota("pause", "x", "--queue", "mail").exit_code == 2
+
+
 def test_a_named_schedule_is_listed_and_shown(rota):
     submit = [
         "submit",
@@ -274,7 +326,7 @@ def test_the_load_of_stored_schedules_names_its_spikes(rota):
         rota("submit", "send", "--args", '{"n": 1}', "--cron", "30 * * * *", "--name", name)
     rota("submit", "send", "--args", '{"n": 1}', "--in", "5m")
     told = json.loads(rota("load", "--json").output)
-    assert (told["schedules"], told["fires"], told["peak"], told["cut"]) == (2, 48, 2, False)
+    assert (told["schedules"], told["fires"], told["peak"]) == (2, 48, 2)
     assert told["spikes"][0]["schedules"] == [{"schedule": "30 * * * * UTC", "fires": 2}]
     assert "the busiest minute has 2" in rota("load").output
 

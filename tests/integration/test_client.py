@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from psycopg.rows import dict_row
 from rota.sched.app import App
 from rota.sched.client import AsyncClient, Client
-from rota.sched.errors import Conflict, NotFound, NotMigrated, UsageError
+from rota.sched.errors import Conflict, NotFound, NotMigrated, Unreachable, UsageError
 from rota.sched.requests import Submission
-from rota.sched.when import after, every
+from rota.sched.when import after, cron, every
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -132,6 +132,60 @@ def test_a_job_is_found_by_id_and_name(client):
     ref = client.submit(send.call("a"), every(3600), name="hourly")
     for text in (ref.id, ref.id[:18], "hourly"):
         assert client.get(text).to_json()["id"] == ref.id
+
+
+# Changes of what is stored.
+
+
+def test_a_schedule_is_changed_by_name_in_the_clients_name_or_anothers(client):
+    client.submit(send.call("a"), cron("0 2 * * *", tz="Europe/Paris"), name="nightly")
+    done = client.update("nightly", every("1h"), args={"to": "b"}, by="anna", reason="more often")
+    assert (done.changed, done.version) == (True, 2)
+    assert client.update("nightly", timeout="5s", version=2).version == 3
+    job = client.get("nightly").job
+    assert (job["schedule"], job["args"], job["policy"]) == ({"every": 3600.0}, {"to": "b"}, {"timeout": 5.0})
+    assert [change["by"] for change in job["changes"]] == ["anna", client.name]
+    with pytest.raises(Conflict, match="changed by anna"):
+        client.update("nightly", misfire="skip", version=1)
+    with pytest.raises(UsageError, match="nobody"):
+        client.update("nightly", nobody=1)
+    with pytest.raises(UsageError, match="put jitter into it"):
+        client.update("nightly", every("1h"), jitter=5)
+    with pytest.raises(UsageError, match="nothing to change"):
+        client.update("nightly")
+    with pytest.raises(UsageError, match="names a run"):
+        client.update("nightly@2027-01-01T00:00:00Z", misfire="skip")
+
+
+def test_a_change_without_an_answer_is_sent_again_and_is_one(client):
+    """Without the note's id in the job's `changes` an extra run would be added by each try."""
+    ref = client.submit(send.call("a"), every("1h"), name="hourly")
+    whole = client._link.run
+
+    def lost(txn):
+        whole(txn)
+        if txn.name in {"update", "trigger"}:
+            client._link.run = whole
+            raise Unreachable("the answer is lost")
+        return whole(txn)
+
+    client._link.run = lost
+    done = client.update("hourly", every="2h", run_now=True)
+    assert (done.version, bool(done.run), len(client.get(ref.id).runs)) == (2, True, 1)
+    client._link.run = lost
+    assert client.trigger("hourly").key.job_id == ref.id
+    assert (len(client.get(ref.id).runs), len(client.get(ref.id).job["changes"])) == (2, 2)
+
+
+async def test_the_async_client_changes_pauses_resumes_and_triggers(store_url):
+    async with AsyncClient.open(store_url) as client:
+        await client.submit(send.call("a"), every("1h"), name="hourly")
+        assert (await client.update("hourly", misfire="skip")).version == 2
+        assert (await client.pause("hourly", reason="why")).paused
+        assert (await client.trigger("hourly")).paused
+        assert (await client.resume("hourly")).changed
+        assert (await client.pause_queue("mail")).paused
+        assert (await client.resume_queue("mail")).changed
 
 
 # The caller's transaction.

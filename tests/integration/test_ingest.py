@@ -228,6 +228,47 @@ async def test_a_job_is_cancelled_by_command(store, store_url, broker_url, servi
         assert (await answer(service))[1]["error"]["code"] == "not_found"
 
 
+async def test_jobs_are_changed_paused_and_triggered_by_command_and_each_message_is_one(
+    store, store_url, broker_url, service
+):
+    async with scheduler(store_url, broker_url):
+        service.publish({"handler": "send", "args": {"to": "a"}, "name": "nightly", "when": {"every": 3600}})
+        job_id = (await answer(service))[1]["job_id"]
+        change = {
+            "id": "nightly",
+            "set": {"every": 60, "misfire": "skip"},
+            "version": 1,
+            "run_now": True,
+            "reason": "more",
+        }
+        for _ in range(2):
+            service.publish(change, kind="job.update", message_id="m1", app_id="shop")
+            told = (await answer(service))[1]
+            assert (told["ok"], told["job_id"], told["version"], told["changed"]) == (True, job_id, 2, True)
+        for _ in range(2):
+            service.publish({"id": job_id}, kind="job.trigger", message_id="m2", app_id="shop")
+            assert (await answer(service))[1]["run"].startswith(job_id)
+        assert rows(store_url, "select count(*)::int from rota.run") == [(2,)]
+        service.publish({"id": "nightly", "reason": "why"}, kind="job.pause", app_id="shop")
+        assert (await answer(service))[1] == {
+            "ok": True,
+            "job_id": job_id,
+            "paused": True,
+            "changed": True,
+            "by": "shop",
+        }
+        service.publish({"id": "nightly"}, kind="job.resume")
+        assert (await answer(service))[1]["changed"]
+        service.publish({"id": "nightly", "set": {"every": 60}, "when": {"every": 5}}, kind="job.update")
+        assert "put every into it" in (await answer(service))[1]["error"]["message"]
+        service.publish({"id": "nightly", "set": {"jitter": 5}, "version": 1}, kind="job.update")
+        assert (await answer(service))[1]["error"]["code"] == "conflict"
+        service.publish({"id": "nightly"}, kind="job.trigger")
+        assert "message_id" in (await answer(service))[1]["error"]["message"]
+        changes = rows(store_url, "select c ->> 'did', c ->> 'by' from rota.job, jsonb_array_elements(changes) c")
+        assert changes[:3] == [("changed", "shop"), ("triggered", "shop"), ("paused", "shop")]
+
+
 def a_dead_run(store_url, at="2026-01-01T00:00:00Z"):
     job_id = new_job_id()
     with psycopg.connect(store_url) as connection:

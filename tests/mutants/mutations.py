@@ -19,6 +19,8 @@ MEMBERS = "sched/store/postgres/members.py"
 DEAD = "sched/store/postgres/dead.py"
 SUBMISSION = "sched/store/postgres/submission.py"
 TURNS = "sched/store/postgres/turns.py"
+CHANGING = "sched/store/postgres/changing.py"
+EDIT = "sched/timing/edit.py"
 SHARED = "sched/store/postgres/text.py"
 SETTLE = "workers/settle.py"
 SERVICE = "workers/service.py"
@@ -30,6 +32,7 @@ CONFORMANCE = "tests/store/test_conformance.py::"
 POSTGRES = "tests/store/test_postgres.py::"
 AT_ONCE = "tests/store/test_turns.py::"
 MACHINE = "tests/store/test_machine.py"
+EDITS = "tests/store/test_edits.py::"
 HANDLERS = "tests/store/test_context.py::"
 PROCESSES = "tests/integration/test_isolated.py::"
 INGEST = "tests/integration/test_ingest.py::"
@@ -658,5 +661,59 @@ MUTATIONS = (
         0,
         (Edit(CHILD, "    os.close(connection.detach())\n", ""),),
         (PROCESSES + "test_a_process_that_dies_by_itself_is_an_error_that_says_how",),
+    ),
+    Mutation(
+        "what-was-due-before-a-change-is-lost",
+        0,
+        (Edit(EDIT, "fire, ready, skipped = _settle(old, job_id, place, now)", "fire, ready, skipped = (), (), ()"),),
+        (EDITS + "test_through_any_changes_at_any_time_each_tick_runs_once",),
+    ),
+    Mutation(
+        "a-change-makes-ticks-of-the-time-before-it",
+        0,
+        (Edit(EDIT, "after = max(now, place.since,", "after = max(place.since,"),),
+        ("tests/field/test_mis.py::test_mis_02_a_shorter_period_makes_nothing_missed_of_the_time_before",),
+    ),
+    Mutation(
+        "a-change-starts-everything-at-once",
+        0,
+        (Edit(EDIT, "following = first_tick(new, after, anchor)", "following = after"),),
+        (CONFORMANCE + "test_a_changed_schedule_goes_on_after_now_and_nothing_of_it_is_due_at_once",),
+    ),
+    Mutation(
+        "settled-runs-are-not-published",
+        0,
+        (Edit(CHANGING, "    if plan.ready:\n", "    if False:\n"),),
+        (CONFORMANCE + "test_a_tick_that_is_due_when_its_schedule_changes_runs_once_as_it_was",),
+    ),
+    Mutation(
+        "stale-versions-win",
+        0,
+        (Edit(CHANGING, "edit.version is not None and edit.version != job.version", "False"),),
+        (CONFORMANCE + "test_a_change_of_an_older_version_is_refused_with_who_changed_what",),
+    ),
+    Mutation(
+        "repeated-requests-are-others",
+        0,
+        (Edit(CHANGING, 'c["id"] == note.id and', "False and"),),
+        (CONFORMANCE + "test_a_trigger_is_one_run_now_and_moves_no_tick",),
+    ),
+    Mutation(
+        "triggers-beside-what-must-run-alone",
+        0,
+        (Edit(CHANGING, "job.place.live and isinstance", "False and isinstance"),),
+        (CONFORMANCE + "test_a_trigger_beside_a_live_run_is_the_overlap_policys",),
+    ),
+    Mutation(
+        "resumed-long-ago",
+        0,
+        (
+            Edit(
+                CHANGING,
+                "greatest(next_run_at, clock_timestamp())\nwhere id = %(id)s and paused",
+                "next_run_at\nwhere id = %(id)s and paused",
+            ),
+        ),
+        (CONFORMANCE + "test_a_resumed_job_wakes_no_scheduler_for_nothing",),
     ),
 )

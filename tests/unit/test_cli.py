@@ -77,6 +77,24 @@ def test_a_batch_is_answered_line_by_line_in_order():
     assert "error" in three
 
 
+def test_a_preview_of_an_outage_tells_what_each_policy_would_make_of_it():
+    words = ("preview", "*/10 * * * *", "--after", "2027-06-08T00:05:00Z", "--outage", "1d", "--catchup-limit", "20")
+    told = json.loads(rota(*words, "--json").output)
+    assert (told["due"], told["since"]) == (144, "2027-06-07T00:05:00Z")
+    runs = {word: len(plan["runs"]) for word, plan in told["policies"].items()}
+    assert runs == {"run_latest": 1, "run_earliest": 1, "run_all": 20, "skip": 0}
+    for plan in told["policies"].values():
+        assert len(plan["runs"]) + sum(each["count"] for each in plan["skipped"]) == 144
+    assert "143 ticks" in rota(*words).output
+    window = json.loads(rota(*words, "--catchup-window", "35m", "--json").output)
+    assert len(window["policies"]["run_all"]["runs"]) == 4
+    none = json.loads(
+        rota("preview", "0 2 * * *", "--after", "2027-06-08T00:05:00Z", "--outage", "1h", "--json").output
+    )
+    assert none["due"] == 0
+    assert {len(plan["runs"]) for plan in none["policies"].values()} == {0}
+
+
 @pytest.mark.parametrize("wrong", [{"tz": 1}, {"after": []}, {"count": [1]}, {"count": 10**9}, {"count": True}])
 def test_a_line_of_a_batch_with_wrong_types_is_an_error(wrong):
     assert set(answer(json.dumps({"expr": "0 2 * * *", **wrong}), 5)) == {"error"}

@@ -15,6 +15,7 @@ waiting for either. `rota.sched.store.conformance.machine` is apart: it needs hy
 readable failures a conftest.py calls `pytest.register_assert_rewrite` with this package's name.
 """
 
+from rota.sched.store.conformance.changing import *
 from rota.sched.store.conformance.dead import *
 from rota.sched.store.conformance.house import *
 from rota.sched.store.conformance.membership import *

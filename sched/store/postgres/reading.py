@@ -38,8 +38,13 @@ _JOB = {
     "runs_left": "runs_left",
     "paused": "paused",
     "paused_reason": "paused_reason",
+    "paused_by": "paused_by",
+    "paused_at": tick("paused_at"),
+    "queue_paused": "coalesce((select q.paused from rota.queue q where q.name = job.queue), false)",
+    "version": "version",
     "created_at": tick("created_at"),
 }
+_SCHEDULE = {name: _JOB[name] for name in ("id", "schedule", "scheduled_for")}
 _RUN = {
     "job_id": "job_id::text",
     "scheduled_for": tick("scheduled_for"),
@@ -112,7 +117,7 @@ _LANES = """(select generate_series(0, %(last_part)s::int)) lane(part) cross joi
 
 STATUS_OLDEST = f"""
 select q.name, round(extract(epoch from clock_timestamp() - min(due.next_run_at))::numeric, 3)::float8
-from {_LANES} group by q.name
+from {_LANES} where not q.paused group by q.name
 """
 STATUS_RUNS = """
 select state, count(*)::int, round(extract(epoch from clock_timestamp() - min(begun_at))::numeric, 3)::float8
@@ -126,6 +131,7 @@ select q.name, (select count(*)::int from (select from rota.dead d where d.queue
 from rota.queue q left join lateral (
   select * from rota.dead d where d.queue = q.name order by d.died_at desc limit 1) newest on true
 """
+STATUS_QUEUES = f"select name, paused, cap, paused_by, paused_reason, {tick('paused_at')} from rota.queue order by name"
 STATUS_DUE = f"select count(*)::int from (select from {_LANES} limit %(each)s) x"
 
 
@@ -152,7 +158,8 @@ class ReadingStatements:
     @transaction()
     def show(self, job_id: str, past: int = 20) -> Steps[JobView | None]:
         """All that is known of a job, None if nothing is. `past` rows of history at most."""
-        jobs = yield from _rows(_JOB, "rota.job where id = %(id)s", {"id": job_id})
+        columns = {**_JOB, "changes": "coalesce(changes, '[]')"}
+        jobs = yield from _rows(columns, "rota.job where id = %(id)s", {"id": job_id})
         runs = yield from _rows(_RUN, "rota.run where job_id = %(id)s order by scheduled_for desc", {"id": job_id})
         dead = yield from _rows(_DEAD, "rota.dead where job_id = %(id)s order by died_at desc", {"id": job_id})
         history = yield from _rows(
@@ -178,6 +185,12 @@ class ReadingStatements:
           and (%(since)s::timestamptz is null or job.created_at >= %(since)s)
           order by job.next_run_at limit %(limit)s"""
         return (yield from _rows(_JOB, where, _params(which)))
+
+    @transaction()
+    def list_schedules(self, which: Filter) -> Steps[list[Row]]:
+        """All schedules that are not paused: what they are and their next tick. `limit`, `state` and `since` do not count."""
+        where = f"rota.job where {_WHERE} and schedule is not null and not paused"
+        return (yield from _rows(_SCHEDULE, where, _params(which)))
 
     @transaction()
     def list_runs(self, which: Filter) -> Steps[list[Row]]:
@@ -233,7 +246,7 @@ class ReadingStatements:
         }
         dead = yield from _count("dead", "true")
         deaths = yield Query(STATUS_DEAD, {"counted": COUNTED_DEAD + 1})
-        queues = _queues((yield Query("select name, paused, cap from rota.queue order by name")), live, deaths)
+        queues = _queues((yield Query(STATUS_QUEUES)), live, deaths)
         estimated = [f"jobs.{name}" for name, total in counted.items() if total.estimated]
         estimated += [f"queues.{name}.dead" for name, n, *_ in deaths if n > COUNTED_DEAD]
         return StatusView(
@@ -320,8 +333,17 @@ def _queues(queues: Iterable[Sequence[Any]], live: Iterable[_Member], deaths: It
     unknown = {"ready": None, "consumers": None, "capped": False}
     dead = {name: min(n, COUNTED_DEAD) for name, n, *_ in deaths}
     return [
-        {"name": name, "paused": paused, "cap": cap, "dead": dead.get(name, 0), **depths.get(name, unknown)}
-        for name, paused, cap in queues
+        {
+            "name": name,
+            "paused": paused,
+            "cap": cap,
+            "dead": dead.get(name, 0),
+            **depths.get(name, unknown),
+            "paused_by": by,
+            "paused_reason": reason,
+            "paused_at": at,
+        }
+        for name, paused, cap, by, reason, at in queues
     ]
 
 

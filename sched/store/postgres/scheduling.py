@@ -179,12 +179,12 @@ class SchedulingStatements:
         dispatches = [Dispatch(*row[2:9]) for row in rows if row[1] == 0]
         recurring = [row for row in rows if row[1] == 1]
         served = [Served(int(row[8]) - 1, row[2], datetime.fromisoformat(row[4])) for row in rows if row[1] == 2]
-        plan = _Plan(now)
+        plan = Plan(now)
         cancelled = 0
         if recurring:
             turns = yield from abreast([row[3] for row in recurring if row[10] not in {None, "allow"}])
             for row in recurring:
-                plan.add(_Due(row[3], row[4], *row[9:]), turns.get(row[3]))
+                plan.add(Due(row[3], row[4], *row[9:]), turns.get(row[3]))
             cancelled = yield from plan.cancel_others()
             fired = yield Query(ADVANCE, {"member": member, **plan.params()})
             dispatches += [Dispatch(*row) for row in fired]
@@ -231,7 +231,7 @@ class SchedulingStatements:
         yield Query("update rota.member set wakes_at = null where id = %s and wakes_at is not null", [member])
 
 
-class _Due(NamedTuple):
+class Due(NamedTuple):
     """A recurring job whose tick is due, as CLAIM tells it."""
 
     job_id: str
@@ -242,8 +242,8 @@ class _Due(NamedTuple):
     missed: int | None
 
 
-class _Plan:
-    """What the recurring rows of one claim become: a pure function of rows and time, collected in arrays."""
+class Plan:
+    """What recurring rows become: a pure function of rows and time, collected in the arrays of ADVANCE."""
 
     def __init__(self, now: datetime) -> None:
         self._now = now
@@ -254,7 +254,7 @@ class _Plan:
         self.skipped: list[tuple[str, datetime, str]] = []
         self.broken: list[tuple[str, str]] = []
 
-    def add(self, due: _Due, turns: Abreast | None) -> None:
+    def add(self, due: Due, turns: Abreast | None) -> None:
         """Plans one job; one whose schedule cannot be computed is set aside and stops no other (P8).
 
         `turns`: how its runs stand, of one that does not have them run beside each other.
@@ -277,9 +277,10 @@ class _Plan:
         except (RotaError, ValueError, ArithmeticError, TypeError, KeyError) as error:
             self.broken.append((due.job_id, f"schedule {json.dumps(due.schedule)} cannot be computed: {error}"))
             return
-        self._take(due.job_id, step)
+        self.take(due.job_id, step)
 
-    def _take(self, job_id: str, step: Advance) -> None:
+    def take(self, job_id: str, step: Advance) -> None:
+        """Adds what was planned for a job."""
         self._fired += [(job_id, *run) for run in step.runs]
         self.skipped += [(job_id, s.first, s.text()) for s in step.skipped]
         if step.cancel:

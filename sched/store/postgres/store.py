@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import errors
 from rota.sched.errors import UsageError
+from rota.sched.store.postgres.changing import ChangingStatements
 from rota.sched.store.postgres.dead import DeadStatements
 from rota.sched.store.postgres.duties import DutyStatements
 from rota.sched.store.postgres.health import HealthStatements
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 class PostgresStore(
     SubmissionStatements,
+    ChangingStatements,
     DeadStatements,
     SchedulingStatements,
     WorkingStatements,

@@ -201,7 +201,7 @@ def _answer(job: NewJob, known: tuple[Any, ...] | None) -> Submitted:
     if known is None:
         return Submitted(job.id, duplicate=False)
     _, job_id, request = known
-    if request is not None and request != job.request:
+    if request is not None and request != job.request and job_id != job.id:  # ours may have been changed since
         what = f"name {job.name!r}" if job.key is None else f"key {job.key!r}"
         return Submitted(job_id, duplicate=False, conflict=what)
     return Submitted(job_id, duplicate=True)
