@@ -40,12 +40,15 @@ def update(
     in_: Annotated[str | None, typer.Option("--in", metavar="D", help="After this time, a job that runs once.")] = None,
     args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="Other arguments, all of them.")] = None,
     misfire: Annotated[str | None, typer.Option(help="run_latest, run_earliest, run_all or skip.")] = None,
-    overlap: Annotated[str | None, typer.Option(help="What becomes of a tick while a run is alive.")] = None,
+    overlap: Annotated[str | None, typer.Option(help="allow, skip, buffer_one, buffer_all or cancel_other.")] = None,
     jitter: Annotated[str | None, typer.Option(metavar="D", help="Spread ticks over this time.")] = None,
     catchup_window: Annotated[
         str | None, typer.Option(metavar="D", help="Missed ticks older than this are skipped.")
     ] = None,
     catchup_limit: Annotated[str | None, typer.Option(metavar="N", help="At most so many missed ticks run.")] = None,
+    max_runs: Annotated[
+        str | None, typer.Option(metavar="N", help="The job ends after so many runs, those before included.")
+    ] = None,
     grace: Annotated[str | None, typer.Option(metavar="D", help="A tick this late is missed.")] = None,
     dst_gap: Annotated[str | None, typer.Option(help="run_after, shift or skip.")] = None,
     dst_overlap: Annotated[str | None, typer.Option(help="first, last, both or skip.")] = None,
@@ -81,7 +84,8 @@ def update(
         "overlap": overlap,
         "jitter": jitter,
         "catchup_window": catchup_window,
-        "catchup_limit": _whole(catchup_limit),
+        "catchup_limit": _whole(catchup_limit, "--catchup-limit"),
+        "max_runs": _whole(max_runs, "--max-runs"),
         "grace": grace,
         "dst_gap": dst_gap,
         "dst_overlap": dst_overlap,
@@ -113,13 +117,13 @@ def update(
         output.say(f"{job or name}: {', '.join(_edited(done))}")
 
 
-def _whole(text: str | None) -> int | str | None:
+def _whole(text: str | None, option: str) -> int | str | None:
     if text is None or text == NONE:
         return text
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"--catchup-limit is {text!r}: give a number of ticks, or none") from None
+        raise UsageError(f"{option} is {text!r}: give a number of ticks, or none") from None
 
 
 def _once(at: str | None, in_: str | None, tz: str | None) -> When | None:

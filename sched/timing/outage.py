@@ -36,7 +36,8 @@ def _whole(schedule: Schedule, job_id: str, cursor: datetime, now: datetime) -> 
     """The plans of as many claims as it takes, in one."""
     runs: list[NewRun] = []
     skipped: list[Skipped] = []
-    left, missed = schedule.max_runs, 0
+    left = schedule.max_runs
+    missed: int | None = 0
     while True:
         waiting = sum(run.waits for run in runs)
         step = advance(schedule, job_id, cursor, now, live=bool(runs), waiting=waiting, left=left, missed=missed)
