@@ -18,11 +18,11 @@ from rota.sched import edits
 from rota.sched.errors import UsageError
 from rota.sched.store.conformance import House
 from rota.sched.timing import next_tick
-from rota.sched.when import Schedule, every
+from rota.sched.when import Schedule, cron, every
 
 from tests.clock import clock_of
 from tests.store.conftest import PostgresTestbed
-from tests.store.year import Year
+from tests.store.year import Year, accounts
 
 BEGIN = datetime(2027, 3, 27, tzinfo=UTC)  # a day before Paris' clocks go forward
 JITTER = timedelta(hours=2)
@@ -85,6 +85,63 @@ async def test_through_any_changes_at_any_time_each_tick_runs_once(year, seed):
     assert year.clock.sql("select count(*)::int from rota.history where outcome <> 'succeeded'") == [(0,)]
     early = "select count(*)::int from rota.history where begun_at < due_at or due_at < scheduled_for"
     assert year.clock.sql(early) == [(0,)]
+
+
+@pytest.mark.parametrize("overlap", ["skip", "buffer_one", "buffer_all", "cancel_other"])
+async def test_through_any_changes_no_two_runs_meet_and_each_tick_runs_or_is_told(year, overlap):
+    """Without `line_up` in `_settle` (sched/store/postgres/changing.py) what a change has added waits for ever.
+
+    With `waits=False` in `_claimed` (sched/timing/edit.py) a tick within its jitter runs beside what is alive.
+    """
+    draw = random.Random(overlap)
+
+    def hold(_):
+        assert year.clock.sql("select count(*)::int from rota.run where state = 'running'") <= [(1,)]
+        return draw.random() < 0.4
+
+    year.hold, year.slow = hold, timedelta(minutes=100)
+    await year.begin()
+    schedule = Schedule(**SCHEDULES[1], overlap=overlap)
+    job_id = year.submit(schedule)
+    expected, since = [], BEGIN
+    for _ in range(60):
+        at = since + timedelta(seconds=draw.randint(60, 3 * 3600))
+        await year.until(at - timedelta(microseconds=1))
+        year.clock.set(at)
+        new = Schedule(**draw.choice(SCHEDULES), overlap=overlap)
+        year.house.run(year.house.store.update(job_id, edits.edit("test", new, None, {})))
+        expected += ticks(schedule, since, at)
+        schedule, since = new, at
+    end = since + timedelta(hours=6)
+    expected += ticks(schedule, since, end)
+    await year.until(end)
+    year.house.run(year.house.store.update(job_id, edits.edit("test", cron("0 0 1 1 *"), None, {})))
+    await year.until(end + timedelta(days=40))
+    await year.end()
+    account = accounts(year.clock, {job_id: expected})[job_id]
+    assert sorted([*account.ran, *account.skipped]) == expected
+    assert len(account.ran) > 40
+
+
+async def test_a_change_of_max_runs_counts_the_runs_before(year):
+    await year.begin()
+    job_id = year.submit(Schedule(every=3600, max_runs=5))
+
+    def change(**words):
+        return year.house.run(year.house.store.update(job_id, edits.edit("test", None, None, words)))
+
+    await year.until(BEGIN + timedelta(hours=3.5))
+    assert len(year.ran(job_id)) == 3
+    with pytest.raises(UsageError, match="max_runs is 3, and 3 of its ticks became runs"):
+        change(max_runs=3)
+    year.clock.set(BEGIN + timedelta(hours=4))  # the fourth is due, and the change settles it
+    change(max_runs=6, every=1800)
+    assert year.clock.sql("select runs_left from rota.job") == [(2,)]
+    change(misfire="run_all")
+    assert year.clock.sql("select runs_left from rota.job") == [(2,)]
+    await year.until(BEGIN + timedelta(hours=9))
+    assert len(year.ran(job_id)) == 6
+    assert year.clock.sql("select count(*)::int from rota.job") == [(0,)]
 
 
 async def test_a_clock_that_was_set_back_before_a_change_brings_no_tick_again(year):

@@ -32,7 +32,7 @@ START = datetime(2027, 1, 1, tzinfo=UTC)
 END = datetime(2028, 1, 1, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 SLOW = timedelta(hours=26)
-"""How long a run lasts that is held."""
+"""How long a run lasts that is held, if nothing else is said."""
 PARTS = (0, 1)
 """All jobs lie in these partitions: the walk along lanes is not what is tried here."""
 
@@ -112,6 +112,7 @@ class Year:
     held: list[tuple[datetime, Any]] = field(default_factory=list)
     began: dict[RunKey, datetime] = field(default_factory=dict)
     hold: Callable[[datetime], bool] = lambda _: False
+    slow: timedelta = SLOW
 
     async def begin(self) -> None:
         store = self.house.store
@@ -160,7 +161,7 @@ class Year:
             assert b.key not in self.began, f"{b.key} began twice"
             self.began[b.key] = now
         if self.hold(now):
-            self.held += [(now + SLOW, b) for b in begun]
+            self.held += [(now + self.slow, b) for b in begun]
         else:
             await self._end(begun)
 
