@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS = 5.0
 """How often a claim looks below the low watermarks, and the list of queues is read."""
 DEPTH_SECONDS = 1.0
+UNSEEN_SECONDS = 0.02
+"""Pause before the next claim where something is due and the last one did not find it."""
 STUCK_SECONDS = 90.0
 """A pipeline that has not come round for so long, though every wait in it is shorter, is given up for a new one."""
 RETENTION_SECONDS = 3600.0
@@ -187,7 +189,10 @@ class Scheduler:
             await self._learn_queues(lanes)
             seconds = await self._link.run(self._store.sleep(member, lanes.walk(), wakeup.longest))
             if not await dispatcher.round():
-                await set_within(self._wake, max(0.001, seconds))
+                if not seconds:
+                    # It is locked just now, or was stored so late that it lies below a low watermark.
+                    lanes.rewind()
+                await set_within(self._wake, max(0.001, seconds or UNSEEN_SECONDS))
             await self._link.run(self._store.wake(member))
 
     async def _share(self, member: int, lanes: LaneBook) -> None:

@@ -9,7 +9,9 @@ from field_app import spans
 from rota import Client, at
 from rota.sched.timing import advance, jitter_of, next_tick
 from rota.sched.timing.load import Planned, load
-from rota.sched.when import cron
+from rota.sched.when import cron, every
+
+from tests.field.broker import ready
 
 HOUR = datetime(2027, 1, 1, 9, tzinfo=UTC)
 
@@ -29,6 +31,21 @@ def test_lod_01_jitter_spreads_a_herd_stays_the_same_and_never_reaches_the_next_
     day = load(planned, HOUR, 1800)
     assert day.due[0] == 10_000
     assert max(day.spread) < 1_000
+
+
+def test_lod_01_ten_thousand_schedules_of_one_instant_are_published_soon_and_once(field):
+    """Without `self.outstanding.pop(number)` in `_settled` (sched/scheduler/dispatch.py) it ends with the window of unconfirmed ones."""
+    field.start("scheduler")
+    field.until("partitions", lambda: field.value("select count(owner) from rota.partition") == 64)
+    minute = field.value("select clock_timestamp() + interval '10 s'")
+    with Client.open(field.store) as client:
+        for _ in range(10):
+            client.submit_many([(spans.call(key="k", seconds=0), every("1h", start=minute)) for _ in range(1000)])
+    assert field.value("select clock_timestamp() < min(next_run_at) from rota.job"), "all of them are stored in time"
+    field.until("all to be published", lambda: ready(field.env["ROTA_BROKER"]) == 10_000)
+    ((late, runs),) = field.db.execute("select max(claimed_at) - min(due_at), count(*) from rota.run").fetchall()
+    assert runs == 10_000
+    assert late < timedelta(seconds=30)
 
 
 def test_lod_01_an_edit_of_the_jitter_or_the_expression_drops_and_doubles_no_tick():
