@@ -185,10 +185,11 @@ class Intake:
             missed = await self._begin(known, alone=alone)
             if missed:
                 await self._sort_out(missed, settler)
-        except Unreachable:
-            # Begun or not, we do not know: asked again, the ledger tells; what only it thinks begun is disowned.
-            unsettled = [job for job in batch if job not in aside]
-            (self._alone if alone else self._inbox).extendleft(reversed(unsettled))
+        except BaseException:
+            # Begun or not, we do not know: asked again, the ledger tells; what only it thinks begun is disowned. Where the
+            # membership ends with it, all of it goes back to its queue: nobody else would see these messages again.
+            begun = {attempt.job for attempt in self.running.values()}
+            source.extendleft(reversed([job for job in batch if job not in aside and job not in begun]))
             raise
 
     def holds(self, job: Job) -> bool:

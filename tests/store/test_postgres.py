@@ -153,6 +153,15 @@ def test_a_run_that_is_alive_again_keeps_both_its_rows(house):
     assert house.sql("select count(*) from rota.dead") == [(0,)]
 
 
+def test_of_a_tick_that_dies_once_more_the_latest_death_counts(house):
+    *_, begun = house.started()
+    house.sql(DEAD, 1, 1)
+    house.sql("update rota.dead set job_id = %s, scheduled_for = %s", *begun.key)
+    end = End(begun.key, begun.fence, "dead", "once more", None, '{"attempt": 1}')
+    assert house.run(house.store.finish([end])) == {begun.key}
+    assert house.sql("select reason, jsonb_array_length(errors), queue from rota.dead") == [("once more", 1, "mail")]
+
+
 def test_the_dead_are_walked_portion_by_portion_and_what_is_locked_is_passed_by(house, store_url):
     house.submit()  # makes the queue
     house.sql(DEAD, 1200, 1200)

@@ -34,7 +34,7 @@ class ScriptedLink:
         name, args = txn
         self.sent.append(name)
         answer = self.answers[name]
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer(*args) if callable(answer) else answer
 

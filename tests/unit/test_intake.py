@@ -1,8 +1,10 @@
 """What becomes of deliveries that the ledger does not give."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
+from rota.sched.errors import Superseded, Unreachable
 from rota.sched.stats import Stats
 from rota.sched.store.values import Begun, Standing
 from rota.workers.intake import Intake
@@ -23,7 +25,7 @@ class Bench:
             look={self.job.key: Standing(self.job.key, state, 1, losses=2, age=age, seconds=seconds)}
         )
         self.link.answers["begin"] = lambda *_: []
-        consumer = RecordingConsumer()
+        consumer = self.consumer = RecordingConsumer()
         handler = SimpleNamespace(is_async=False)
         self.intake = Intake(
             self,
@@ -130,6 +132,30 @@ async def test_it_is_begun_when_the_others_have_ended_by_then():
     await bench.intake._round(bench.settler)
     assert [attempt.job for attempt in bench.started] == [bench.job]
     assert bench.publisher.published == []
+
+
+@pytest.mark.parametrize("error", [Unreachable("away"), Superseded("taken for dead"), asyncio.CancelledError()])
+async def test_what_was_being_begun_when_something_ended_it_is_not_forgotten(error):
+    """The end of a membership gives back what is here. A message that is not stays with a channel that lives on."""
+    bench = Bench()
+    bench.link.answers["begin"] = error
+    with pytest.raises(type(error)):
+        await bench.intake._round(bench.settler)
+    assert bench.intake.waiting == 1
+    bench.intake.give_back()
+    assert bench.consumer.settled == ["nack"]
+
+
+async def test_what_has_begun_is_not_begun_again_because_the_rest_could_not_be_looked_at():
+    bench = Bench(state="running")
+    begun = Begun(bench.job.key, 7, 1, 0, 0, "{}", 0.0, 0.0, None)
+    bench.link.answers |= {"begin": [begun], "look": Unreachable("away")}
+    other = a_delivered_attempt().job
+    other.key = other.key._replace(job_id="another")
+    bench.intake.put(other)
+    with pytest.raises(Unreachable):
+        await bench.intake._round(bench.settler)
+    assert list(bench.intake._inbox) == [other]
 
 
 @pytest.mark.parametrize(

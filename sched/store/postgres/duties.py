@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rota.sched.ids import RunKey
 from rota.sched.model import LOSSES_LIMIT
-from rota.sched.store.postgres.text import DEAD, DEATH, PAST, tick
+from rota.sched.store.postgres.text import DEAD, DEATH, DIED_AGAIN, PAST, tick
 from rota.sched.store.postgres.turns import ENDED, release, release_stranded
 from rota.sched.store.transaction import Query, Rows, Steps, transaction
 from rota.sched.store.values import Death, Recovered
@@ -82,7 +82,7 @@ died as (
   insert into rota.dead ({DEAD}, died_at, reason, errors)
   select {DEAD.replace("attempt, losses", "attempt - 1, losses + 1")}, clock_timestamp(),
     'poison: ' || losses + 1 || ' workers were lost while they ran it', errors from gone
-  on conflict do nothing returning *
+  {DIED_AGAIN} returning *
 )
 select {DEATH} from died
 """

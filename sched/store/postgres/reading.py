@@ -44,7 +44,7 @@ _JOB = {
     "version": "version",
     "created_at": tick("created_at"),
 }
-_SCHEDULE = {name: _JOB[name] for name in ("id", "schedule", "scheduled_for")}
+_SCHEDULE = {name: _JOB[name] for name in ("id", "schedule", "scheduled_for", "runs_left")}
 _RUN = {
     "job_id": "job_id::text",
     "scheduled_for": tick("scheduled_for"),

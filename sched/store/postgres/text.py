@@ -35,6 +35,11 @@ KEPT = 20
 DEAD = f"{PAST}, part, policy, catchup, missed"
 """What it takes along into `dead`, to come back from there."""
 
+_BURIED = f"{DEAD}, died_at, reason, errors"
+DIED_AGAIN = f"""on conflict (job_id, scheduled_for) do update
+  set ({_BURIED}) = ({", ".join(f"excluded.{column}" for column in _BURIED.replace(",", " ").split())})"""
+"""For a tick that is dead already and was claimed once more, after a restore of the store, say: its latest death counts."""
+
 WAKE_CHANNEL = "rota_wake"
 """NOTIFY channel: something is due earlier than a sleeping scheduler expects. The payload is the queue's name."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey
 from rota.sched.store.postgres.duties import CANCEL
-from rota.sched.store.postgres.text import DEAD, DEATH, LIVE_MEMBER, PAST, SAME_RUN, tick, with_error
+from rota.sched.store.postgres.text import DEAD, DEATH, DIED_AGAIN, LIVE_MEMBER, PAST, SAME_RUN, tick, with_error
 from rota.sched.store.postgres.turns import ENDED, release
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Begun, Death, End, Owned, Return, Standing
@@ -68,7 +68,7 @@ died as (
   select {DEAD}, clock_timestamp(), coalesce(reason, 'failed'),
     {with_error("errors", "error")}
   from gone where outcome = 'dead'
-  on conflict do nothing
+  {DIED_AGAIN}
 )
 select {_KEY.replace("r.", "gone.")}, followed from gone
 """
@@ -120,7 +120,7 @@ gone as (
 ),
 died as (
   insert into rota.dead ({DEAD}, died_at, reason, errors) select {DEAD}, clock_timestamp(), reason, errors from gone
-  on conflict do nothing
+  {DIED_AGAIN}
 )
 select {DEATH}, {ENDED} from gone
 """
