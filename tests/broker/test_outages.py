@@ -111,7 +111,7 @@ async def test_a_confirm_that_does_not_come_ends_the_connection(node, node_url, 
 
 
 async def test_a_memory_alarm_holds_publishes_back_and_none_is_lost(node, node_url, monkeypatch):
-    monkeypatch.setattr(publishing, "CONFIRM_TIMEOUT", 0.5)
+    monkeypatch.setattr(publishing, "CONFIRM_TIMEOUT", 3.0)
     monkeypatch.setattr(publishing, "_WATCH_EVERY", 0.1)
     out = publisher(node_url)
     await out.start(30)
@@ -122,7 +122,7 @@ async def test_a_memory_alarm_holds_publishes_back_and_none_is_lost(node, node_u
         for number in range(1, 200):
             out.publish(outgoing(number), outcomes.append)
         with pytest.raises(TimeoutError):  # longer than a confirm may take while nothing is wrong
-            await until(lambda: not out.up or outcomes, 1.5)
+            await until(lambda: not out.up or outcomes, 4.5)
     await until(lambda: len(outcomes) == 200, 30)
     assert set(outcomes) == {Publish.CONFIRMED}
     assert not out.blocked
