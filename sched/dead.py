@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 ALIVE = "it is alive again, and its old death is kept: see `rota show`; `rota discard` settles the old death"
 LONGEST_PAUSE = 0.25
-"""Seconds between two portions of a redrive at a rate, at most: it need not be far ahead of the runs that it spreads, and at full
-speed it would take the store from the work that goes on meanwhile.
+"""Seconds between two portions of a redrive at a rate, at most; else half the time that their runs are spread over. It need not be
+far ahead of them, and at full speed it would take the store from the work that goes on meanwhile.
 """
 NAMED_AT_ONCE = 500
 """Most runs that are asked for by name in one transaction."""
@@ -127,7 +127,7 @@ def redriving(  # noqa: PLR0913 - the words of the request
             how = replace(how, ready_from=before.ready_until + spacing)
         return store.choose_dead(portion) if dry_run else store.redrive(portion, how)
 
-    each = 0.0 if dry_run else spacing.total_seconds()
+    each = 0.0 if dry_run else spacing.total_seconds() / 2
     return (yield from _walk(store, runs, which, take, args=how.args, told=told, seconds_each=each))
 
 

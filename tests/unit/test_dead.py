@@ -32,7 +32,7 @@ def pauses(rate, *, dry_run=False):
     return waited
 
 
-@pytest.mark.parametrize(("rate", "seconds"), [(None, []), (10_000.0, [0.05, 0.05]), (10.0, [0.25, 0.25])])
+@pytest.mark.parametrize(("rate", "seconds"), [(None, []), (10_000.0, [0.025, 0.025]), (10.0, [0.25, 0.25])])
 def test_a_redrive_at_a_rate_waits_between_its_portions_but_never_long(rate, seconds):
     assert pauses(rate) == pytest.approx(seconds)
 
