@@ -161,3 +161,30 @@ def test_the_backlog_of_a_capped_queue_costs_the_claims_of_another_nothing(house
     beside = Plan(house, claim)
     assert beside.indexes("job") == alone.indexes("job")
     assert beside.buffers < 3 * alone.buffers, f"{beside.buffers} buffers beside a backlog, {alone.buffers} without"
+
+
+def test_a_table_that_grew_since_duties_were_planned_does_not_bring_them_to_a_stand(house):
+    """They share a connection with claims, which stand still meanwhile; one of them looked at all runs for each of them, and took
+    half a minute, because the planner thought that there was one. The bound is that of every statement; without SAME_RUN and a materialized `x` in ADOPT (sched/store/postgres/duties.py) it is exceeded.
+    """
+    member, store = house.join(), house.store
+    house.sql(RUNS, 2_000)
+    house.sql("delete from rota.run where dispatch > 1")
+    house.sql("analyze rota.run")
+    key = RunKey(new_job_id(), "2026-01-01T00:00:00.000000Z")
+
+    def duties():
+        house.run(store.recover(member, 60, 0))
+        house.run(store.reconcile(member, ["mail"], 3600, 0))
+        house.run(store.expire())
+        house.run(store.set_aside([(key, 1)], 60))
+        house.run(store.ready_again([(key, 1)]))
+        return house.run(store.recover(member, 60, 0))
+
+    for _ in range(12):
+        duties()
+    assert duties().ran
+    house.sql("delete from rota.run")
+    house.sql(RUNS, 20_000)
+    house.sql("update rota.run set scheduler = %s, owner = owner - owner + %s, ready_at = null", member, member)
+    assert duties().ran

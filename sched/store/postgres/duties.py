@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rota.sched.ids import RunKey
 from rota.sched.model import LOSSES_LIMIT
-from rota.sched.store.postgres.text import DEAD, DEATH, DIED_AGAIN, PAST, tick
+from rota.sched.store.postgres.text import DEAD, DEATH, DIED_AGAIN, PAST, SAME_RUN, tick
 from rota.sched.store.postgres.turns import ENDED, release, release_stranded
 from rota.sched.store.transaction import Query, Rows, Steps, transaction
 from rota.sched.store.values import Death, Recovered
@@ -52,8 +52,8 @@ from rota.run r where state = 'running' and not exists (
 order by job_id, scheduled_for limit 5000
 """
 
-_MINE = """unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[]) x(id, tick, xfence)
-  where r.job_id = x.id and r.scheduled_for = x.tick and r.fence = x.xfence and r.state = 'running'"""
+_MINE = f"""unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[]) x(id, tick, xfence)
+  where {SAME_RUN} and r.fence = x.xfence and r.state = 'running'"""
 
 # What a worker that stands still has locked, about to end it, is passed by: it ends, or the next round finds it. To wait
 # would hold up all others, and the scheduler's claims with them.
@@ -89,13 +89,12 @@ select {DEATH} from died
 
 # By index run_expires. What is being begun or ended at this moment is passed by.
 EXPIRE = f"""
-with gone as (
-  delete from rota.run r using (
-    select job_id, scheduled_for from rota.run
-    where expires_at <= clock_timestamp() and state <> 'running'
-    order by expires_at limit 1000 for update skip locked) late
-  where r.job_id = late.job_id and r.scheduled_for = late.scheduled_for returning r.*
+with x as materialized (
+  select job_id as id, scheduled_for as tick from rota.run
+  where expires_at <= clock_timestamp() and state <> 'running'
+  order by expires_at limit 1000 for update skip locked
 ),
+gone as (delete from rota.run r using x where {SAME_RUN} returning r.*),
 past as (
   insert into rota.history ({PAST}, ended_at, outcome, reason, errors)
   select {PAST}, clock_timestamp(), 'expired', 'expired: it could not begin within ' || round(extract(epoch from
@@ -115,22 +114,21 @@ where p.part = free.part returning 1
 """
 
 # Waiting runs whose scheduler is gone and whose number it never confirmed: their message may not exist.
-ADOPT = """
-update rota.run r set ready_at = clock_timestamp()
-from (
-  select job_id, scheduled_for from rota.run o
+ADOPT = f"""
+with x as materialized (
+  select job_id as id, scheduled_for as tick from rota.run o
   where o.state = 'waiting' and o.ready_at is null and not exists (
     select from rota.member m where m.id = o.scheduler and (m.state = 'live' or o.dispatch <= m.watermark))
-  order by job_id, scheduled_for for update skip locked) left_over
-where r.job_id = left_over.job_id and r.scheduled_for = left_over.scheduled_for
-returning 1
+  order by job_id, scheduled_for for update skip locked
+)
+update rota.run r set ready_at = clock_timestamp() from x where {SAME_RUN} returning 1
 """
 
 # A retry keeps its time. A run under another number has another message; a running one is recovery's business.
 READY_AGAIN = f"""
 update rota.run r set ready_at = least(r.ready_at, greatest(clock_timestamp(), r.retry_at))
 from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(dispatches)s::bigint[]) x(id, tick, xdispatch)
-where r.job_id = x.id and r.scheduled_for = x.tick and r.dispatch = x.xdispatch and r.state in ('waiting', 'retrying')
+where {SAME_RUN} and r.dispatch = x.xdispatch and r.state in ('waiting', 'retrying')
 returning r.job_id::text, {tick("r.scheduled_for")}
 """
 
@@ -141,24 +139,24 @@ LOST = f"""
 with newest as materialized (
   select queue, max(coalesce(dispatched_at, claimed_at)) as at from rota.run where state = 'running' group by queue
 ),
-lost as (
-  select r.job_id, r.scheduled_for from rota.run r
+x as materialized (
+  select r.job_id as id, r.scheduled_for as tick from rota.run r
   cross join lateral (
     select make_interval(secs => %(after)s * (1 << least(r.audits, 10))) as wait,
-      coalesce(r.dispatched_at, r.claimed_at) as at) x
+      coalesce(r.dispatched_at, r.claimed_at) as at) told
   where r.ready_at is null
     and not exists (
       select from rota.member m where m.id = r.scheduler and m.state = 'live' and r.dispatch > m.watermark)
     and case r.state
-      when 'waiting' then x.at < clock_timestamp() - x.wait and (
+      when 'waiting' then told.at < clock_timestamp() - told.wait and (
         r.queue = any(%(empty)s::text[])
-        or exists (select from newest n where n.queue = r.queue and n.at > x.at + make_interval(secs => %(after)s)))
-      when 'retrying' then r.retry_at < clock_timestamp() - x.wait
+        or exists (select from newest n where n.queue = r.queue and n.at > told.at + make_interval(secs => %(after)s)))
+      when 'retrying' then r.retry_at < clock_timestamp() - told.wait
       else false end
   order by r.job_id, r.scheduled_for limit 5000 for update of r skip locked
 )
 update rota.run r set ready_at = clock_timestamp(), audits = least(r.audits + 1, 10)
-from lost where r.job_id = lost.job_id and r.scheduled_for = lost.scheduled_for
+from x where {SAME_RUN}
 returning r.job_id::text, {tick("r.scheduled_for")}
 """
 
@@ -171,7 +169,7 @@ delete from rota.member m where m.state <> 'live' and m.ended_at < clock_timesta
 class DutyStatements:
     """Standing sweeps, not events: what a late commit leaves behind is found by the next round."""
 
-    @transaction()
+    @transaction(pinned=True)
     def recover(self, member: int, lease: float, every: float) -> Steps[Recovered]:
         """One round of recovery, if it is due and nobody else has it: the only place where a member is judged dead.
 
@@ -207,7 +205,7 @@ class DutyStatements:
             stranded=stranded,
         )
 
-    @transaction()
+    @transaction(pinned=True)
     def expire(self) -> Steps[int]:
         """Ends up to 1000 runs that did not begin in time. Returns how many."""
         rows = yield Query(EXPIRE)
@@ -235,7 +233,7 @@ class DutyStatements:
         yield Query(FORGET)
         return [name for (name,) in old]
 
-    @transaction()
+    @transaction(pinned=True)
     def reconcile(self, member: int, empty: Sequence[str], after: float, every: float) -> Steps[list[RunKey]]:
         """Has runs dispatched anew whose message seems to be gone, if the duty is due and nobody else has it.
 
@@ -247,7 +245,7 @@ class DutyStatements:
         rows = yield Query(LOST, {"empty": list(empty), "after": after})
         return [RunKey(*row) for row in rows]
 
-    @transaction()
+    @transaction(pinned=True)
     def ready_again(self, refs: Sequence[tuple[RunKey, int]]) -> Steps[set[RunKey]]:
         """Has waiting and retrying runs dispatched anew whose message is gone; `refs` are (key, dispatch number).
 

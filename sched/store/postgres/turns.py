@@ -67,11 +67,12 @@ BUFFERED = (
     "select distinct job_id::text from rota.run where job_id = any(%(ids)s::uuid[]) and state = 'buffered' order by 1"
 )
 CURSORS = "select from rota.job where id = any(%(ids)s::uuid[]) order by id for update"
-FOLLOWED = """
-update rota.run r set followed = true from (
-  select job_id, scheduled_for from rota.run where job_id = any(%(ids)s::uuid[]) and state <> 'buffered'
-  order by job_id, scheduled_for for update) live
-where r.job_id = live.job_id and r.scheduled_for = live.scheduled_for
+FOLLOWED = f"""
+with x as materialized (
+  select job_id as id, scheduled_for as tick from rota.run where job_id = any(%(ids)s::uuid[]) and state <> 'buffered'
+  order by job_id, scheduled_for for update
+)
+update rota.run r set followed = true from x where {SAME_RUN}
 """
 
 STRANDED = """

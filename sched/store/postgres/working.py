@@ -100,21 +100,20 @@ returning 1
 # or has it and lives on, keeps it from dying.
 UNKNOWN = f"""
 with x as materialized (
-  select r.job_id, r.scheduled_for, r.unknown_since, h.seen_at
+  select r.job_id as id, r.scheduled_for as tick, r.unknown_since as since, h.seen_at
   from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(dispatches)s::bigint[]) m(id, tick, dispatch)
-  join rota.run r on r.job_id = m.id and r.scheduled_for = m.tick and r.dispatch = m.dispatch
+  join rota.run r on {SAME_RUN.replace("x.", "m.")} and r.dispatch = m.dispatch
   left join rota.handler h on h.name = r.handler
   where r.state in ('waiting', 'retrying')
   order by r.job_id, r.scheduled_for for update of r
 ),
 marked as (
   update rota.run r set unknown_since = clock_timestamp() from x
-  where r.job_id = x.job_id and r.scheduled_for = x.scheduled_for and x.unknown_since is null
+  where {SAME_RUN} and x.since is null
 ),
 gone as (
-  delete from rota.run r using x where r.job_id = x.job_id and r.scheduled_for = x.scheduled_for
-    and greatest(x.unknown_since, x.seen_at) < clock_timestamp() - make_interval(secs => %(after)s)
-    and x.unknown_since is not null
+  delete from rota.run r using x where {SAME_RUN}
+    and greatest(x.since, x.seen_at) < clock_timestamp() - make_interval(secs => %(after)s) and x.since is not null
   returning r.*, 'unknown handler: no worker of queue ' || r.queue || ' has had handler ' || r.handler || ' for '
     || %(after)s::float8 || ' s' as reason
 ),
@@ -216,7 +215,7 @@ class WorkingStatements:
         rows = yield Query(OWNED, [member])
         return [Owned(RunKey(row[0], row[1]), row[2], row[3]) for row in rows]
 
-    @transaction()
+    @transaction(pinned=True)
     def disown(self, owned: Sequence[Owned]) -> Steps[int]:
         """Sends runs back to waiting that the store says we run and we do not: the answer of their begin was lost.
 
@@ -228,7 +227,7 @@ class WorkingStatements:
         rows = yield Query(DISOWN, _fenced([o for o in owned if not o.cancel_requested]))
         return len(cancelled) + len(rows)
 
-    @transaction()
+    @transaction(pinned=True)
     def set_aside(self, refs: Sequence[tuple[RunKey, int]], after: float) -> Steps[list[Death]]:
         """Runs whose handler a worker of their queue does not know; `refs` are (key, dispatch number).
 
@@ -250,7 +249,7 @@ class WorkingStatements:
         """Keeps a running attempt's checkpoint (JSON text). False: the attempt was superseded, nothing was written."""
         return bool((yield Query(CHECKPOINT, [value, key.job_id, key.scheduled_for, fence])))
 
-    @transaction()
+    @transaction(pinned=True)
     def progress(self, told: Sequence[tuple[RunKey, int, str]]) -> Steps[int]:
         """Keeps what running attempts tell of themselves: (key, fence, JSON object). Returns how many are still running."""
         told = sorted(told)
