@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     """What is done to one portion, given what became of the one before."""
 
 ALIVE = "it is alive again, and its old death is kept: see `rota show`; `rota discard` settles the old death"
-LONGEST_PAUSE = 0.25
-"""Seconds between two portions of a redrive at a rate, at most; else half the time that their runs are spread over. It need not be
-far ahead of them, and at full speed it would take the store from the work that goes on meanwhile.
-"""
+AHEAD = 2.0
+"""Seconds that a redrive is ahead of the runs that it spreads, at least."""
+PAUSE = 0.25
+"""Seconds between its portions when it is: at full speed it would take the store from the work that goes on meanwhile."""
 NAMED_AT_ONCE = 500
 """Most runs that are asked for by name in one transaction."""
 
@@ -127,8 +127,7 @@ def redriving(  # noqa: PLR0913 - the words of the request
             how = replace(how, ready_from=before.ready_until + spacing)
         return store.choose_dead(portion) if dry_run else store.redrive(portion, how)
 
-    each = 0.0 if dry_run else spacing.total_seconds() / 2
-    return (yield from _walk(store, runs, which, take, args=how.args, told=told, seconds_each=each))
+    return (yield from _walk(store, runs, which, take, args=how.args, told=told))
 
 
 def discarding(  # noqa: PLR0913 - the words of the request
@@ -156,12 +155,8 @@ def _walk(  # noqa: PLR0913 - what a walk joins
     *,
     args: str | None = None,
     told: Told | None = None,
-    seconds_each: float = 0.0,
 ) -> Plan[DeadResult]:
-    """One portion after the other until the end, the limit, or an exception of `told`.
-
-    Between portions it waits `seconds_each` for each run of the last one, within LONGEST_PAUSE.
-    """
+    """One portion after the other until the end, the limit, or an exception of `told`."""
     result, batch = DeadResult(), DeadBatch()
     keys = yield from _keys(store, runs, result)
     if runs and not keys:
@@ -177,8 +172,8 @@ def _walk(  # noqa: PLR0913 - what a walk joins
         if which.limit is not None and len(result.runs) >= which.limit:
             result.more = result.more or (yield from _any_left(store, todo))
             break
-        if batch.taken and seconds_each:
-            yield min(len(batch.taken) * seconds_each, LONGEST_PAUSE)
+        if batch.ahead > AHEAD:
+            yield PAUSE
         portion = todo.pop(0)
         batch = yield take(replace(portion, limit=which.limit and which.limit - len(result.runs)), batch)
         if batch.last is not None:

@@ -313,7 +313,8 @@ class DeadBatch:
 
     taken; alive: left, because their tick has a live run; spared: left, redriven often enough; unfit: left, not of
     `handlers`; elsewhere: somebody else was taking them. `more`: others fit beyond the limit. `last` is where the next
-    portion begins, None at the end. The last of those that were taken is dispatched at `ready_until`.
+    portion begins, None at the end. The last of those that were taken is dispatched at `ready_until`, `ahead` seconds from
+    now.
     """
 
     taken: list[RunKey] = field(default_factory=list)
@@ -325,6 +326,7 @@ class DeadBatch:
     looked: int = 0
     last: DeadPlace | None = None
     ready_until: datetime | None = None
+    ahead: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -623,7 +623,7 @@ MUTATIONS = (
     Mutation(
         "unknown-handlers-die-though-somebody-has-them",
         0,
-        (Edit(WORKING, "greatest(x.unknown_since, x.seen_at)", "x.unknown_since"),),
+        (Edit(WORKING, "greatest(x.since, x.seen_at)", "x.since"),),
         (CONFORMANCE + "test_a_handler_that_somebody_announces_keeps_its_runs_alive",),
     ),
     Mutation(
@@ -665,8 +665,32 @@ MUTATIONS = (
     Mutation(
         "what-was-due-before-a-change-is-lost",
         0,
-        (Edit(EDIT, "fire, ready, skipped = _settle(old, job_id, place, now)", "fire, ready, skipped = (), (), ()"),),
+        (
+            Edit(
+                EDIT,
+                "settled, ready = _settle(old, job_id, place, now)",
+                "settled, ready = Advance((), (), None, None, 0), ()",
+            ),
+        ),
         (EDITS + "test_through_any_changes_at_any_time_each_tick_runs_once",),
+    ),
+    Mutation(
+        "a-change-lets-nothing-go",
+        0,
+        (Edit(CHANGING, "        yield from line_up([job.id])\n", ""),),
+        (EDITS + "test_through_any_changes_no_two_runs_meet_and_each_tick_runs_or_is_told",),
+    ),
+    Mutation(
+        "a-batch-is-forgotten-when-its-membership-ends",
+        0,
+        (
+            Edit(
+                "workers/intake.py",
+                "source.extendleft(reversed([job for job in batch if job not in aside and job not in begun]))",
+                "del begun",
+            ),
+        ),
+        ("tests/unit/test_intake.py::test_what_was_being_begun_when_something_ended_it_is_not_forgotten",),
     ),
     Mutation(
         "a-change-makes-ticks-of-the-time-before-it",

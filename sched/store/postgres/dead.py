@@ -77,11 +77,12 @@ select f.job_id::text, {tick("f.scheduled_for")}, case
     when (f.job_id, f.scheduled_for) in (select job_id, scheduled_for from locked) then '{alive}'
     when (f.job_id, f.scheduled_for) in (select job_id, scheduled_for from chosen) then 'elsewhere'
     else 'more' end,
-  f.died_at, null::timestamptz, 0
+  f.died_at, null::timestamptz, null::float8, 0
 from fitting f
 union all
-(select job_id::text, {tick("scheduled_for")}, 'end', died_at, {ready_until}, (select count(*) from looked)
- from looked order by died_at desc, job_id desc, scheduled_for desc limit 1)
+(select job_id::text, {tick("scheduled_for")}, 'end', died_at, until, extract(epoch from until - clock_timestamp())::float8,
+   (select count(*) from looked)
+ from looked cross join (select {ready_until} as until) ready order by died_at desc, job_id desc, scheduled_for desc limit 1)
 """
 
 
@@ -243,9 +244,9 @@ def _batch(which: DeadFilter, rows: Sequence[tuple[Any, ...]]) -> DeadBatch:
     found: dict[str, list[RunKey]] = {}
     for job_id, at, fate, *_ in rows:
         found.setdefault(fate, []).append(RunKey(job_id, at))
-    last, ready_until, looked = next(
-        ((DeadPlace(row[3], RunKey(row[0], row[1])), row[4], row[5]) for row in rows if row[2] == "end"),
-        (None, None, 0),
+    last, ready_until, ahead, looked = next(
+        ((DeadPlace(row[3], RunKey(row[0], row[1])), *row[4:]) for row in rows if row[2] == "end"),
+        (None, None, None, 0),
     )
     return DeadBatch(
         taken=found.get("taken", []),
@@ -257,4 +258,5 @@ def _batch(which: DeadFilter, rows: Sequence[tuple[Any, ...]]) -> DeadBatch:
         looked=looked,
         last=last if looked >= PORTION and not which.keys else None,
         ready_until=ready_until,
+        ahead=ahead or 0.0,
     )
