@@ -678,7 +678,7 @@ MUTATIONS = (
         "a-change-lets-nothing-go",
         0,
         (Edit(CHANGING, "        yield from line_up([job.id])\n", ""),),
-        (EDITS + "test_through_any_changes_no_two_runs_meet_and_each_tick_runs_or_is_told",),
+        (AT_ONCE + "test_a_change_lets_go_what_it_buffers_behind_a_run_that_ends_meanwhile",),
     ),
     Mutation(
         "a-batch-is-forgotten-when-its-membership-ends",

@@ -89,10 +89,7 @@ async def test_through_any_changes_at_any_time_each_tick_runs_once(year, seed):
 
 @pytest.mark.parametrize("overlap", ["skip", "buffer_one", "buffer_all", "cancel_other"])
 async def test_through_any_changes_no_two_runs_meet_and_each_tick_runs_or_is_told(year, overlap):
-    """Without `line_up` in `_settle` (sched/store/postgres/changing.py) what a change has added waits for ever.
-
-    With `waits=False` in `_claimed` (sched/timing/edit.py) a tick within its jitter runs beside what is alive.
-    """
+    """With `waits=False` in `_claimed` (sched/timing/edit.py) a tick within its jitter runs beside what is alive."""
     draw = random.Random(overlap)
 
     def hold(_):

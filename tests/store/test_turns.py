@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from rota.sched import edits
 from rota.sched.ids import RunKey
+from rota.sched.store.postgres.changing import STANDING
 from rota.sched.store.values import DeadFilter, End, Redrive
 from rota.sched.when import Schedule
 
@@ -102,6 +104,21 @@ def test_an_end_that_comes_while_a_tick_is_buffered_lets_it_go(house):
     assert end.result() == {line.first.key}
     assert line.states() == ["waiting"]
     assert len(house.ready(line.scheduler)) == 1
+
+
+def test_a_change_lets_go_what_it_buffers_behind_a_run_that_ends_meanwhile(house):
+    """It has seen that the run is alive. Without `line_up` in `_settle` (sched/store/postgres/changing.py) its tick waits for ever."""
+    line = Line(house)
+    edit = edits.edit("me@here", Schedule(every=30, overlap="buffer_one"), None, {})
+    steps = house.store.update(line.job.id, edit).steps()
+    with psycopg.connect(house.bed.url) as connection, suppress(StopIteration):
+        query = next(steps)
+        while True:
+            cursor = connection.execute(query.sql, query.params)
+            if query.sql == STANDING:
+                house.run(line.end(line.first))
+            query = steps.send(cursor.fetchall() if cursor.description else [])
+    assert line.states() == ["waiting"]
 
 
 def test_a_tick_is_not_buffered_behind_a_run_that_is_about_to_end(house):
