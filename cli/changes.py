@@ -39,19 +39,17 @@ def update(
     ] = None,
     in_: Annotated[str | None, typer.Option("--in", metavar="D", help="After this time, a job that runs once.")] = None,
     args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="Other arguments, all of them.")] = None,
-    misfire: Annotated[str | None, typer.Option(help="run_latest, run_earliest, run_all or skip.")] = None,
-    overlap: Annotated[str | None, typer.Option(help="allow, skip, buffer_one, buffer_all or cancel_other.")] = None,
-    jitter: Annotated[str | None, typer.Option(metavar="D", help="Spread ticks over this time.")] = None,
-    catchup_window: Annotated[
-        str | None, typer.Option(metavar="D", help="Missed ticks older than this are skipped.")
-    ] = None,
+    misfire: common.Misfire = None,
+    overlap: common.Overlap = None,
+    jitter: common.Jitter = None,
+    catchup_window: common.CatchupWindow = None,
     catchup_limit: Annotated[str | None, typer.Option(metavar="N", help="At most so many missed ticks run.")] = None,
     max_runs: Annotated[
         str | None, typer.Option(metavar="N", help="The job ends after so many runs, those before included.")
     ] = None,
-    grace: Annotated[str | None, typer.Option(metavar="D", help="A tick this late is missed.")] = None,
-    dst_gap: Annotated[str | None, typer.Option(help="run_after, shift or skip.")] = None,
-    dst_overlap: Annotated[str | None, typer.Option(help="first, last, both or skip.")] = None,
+    grace: common.Grace = None,
+    dst_gap: common.DstGap = None,
+    dst_overlap: common.DstOverlap = None,
     start: common.Start = None,
     end: common.End = None,
     exclude: common.Exclude = None,

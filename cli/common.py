@@ -34,6 +34,15 @@ Until = Annotated[str | None, typer.Option("--until", metavar="T", help="Up to t
 ErrorText = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Only those whose errors contain this.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
 
+Misfire = Annotated[str | None, typer.Option("--misfire", help="run_latest, run_earliest, run_all or skip.")]
+Overlap = Annotated[str | None, typer.Option("--overlap", help="allow, skip, buffer_one, buffer_all or cancel_other.")]
+Jitter = Annotated[str | None, typer.Option("--jitter", metavar="D", help="Spread ticks over this time.")]
+CatchupWindow = Annotated[
+    str | None, typer.Option("--catchup-window", metavar="D", help="Missed ticks older than this are skipped.")
+]
+Grace = Annotated[str | None, typer.Option("--grace", metavar="D", help="A tick this late is missed.")]
+DstGap = Annotated[str | None, typer.Option("--dst-gap", help="run_after, shift or skip.")]
+DstOverlap = Annotated[str | None, typer.Option("--dst-overlap", help="first, last, both or skip.")]
 Start = Annotated[str | None, typer.Option("--start", metavar="T", help="No tick before this instant (RFC 3339).")]
 End = Annotated[str | None, typer.Option("--end", metavar="T", help="No tick after this instant (RFC 3339).")]
 Exclude = Annotated[

@@ -32,19 +32,17 @@ def submit(
         str | None, typer.Option("--tz", metavar="ZONE", help="IANA zone of --cron (default UTC), or of --at.")
     ] = None,
     every: Annotated[str | None, typer.Option("--every", metavar="D", help="At a fixed interval: 30s.")] = None,
-    misfire: Annotated[str | None, typer.Option(help="run_latest, run_earliest, run_all or skip.")] = None,
-    overlap: Annotated[str | None, typer.Option(help="allow, skip, buffer_one, buffer_all or cancel_other.")] = None,
+    misfire: common.Misfire = None,
+    overlap: common.Overlap = None,
     max_runs: Annotated[
         int | None, typer.Option("--max-runs", metavar="N", help="The schedule ends after so many runs.")
     ] = None,
-    jitter: Annotated[str | None, typer.Option(metavar="D", help="Spread ticks over this time.")] = None,
-    catchup_window: Annotated[
-        str | None, typer.Option(metavar="D", help="Missed ticks older than this are skipped.")
-    ] = None,
+    jitter: common.Jitter = None,
+    catchup_window: common.CatchupWindow = None,
     catchup_limit: Annotated[int | None, typer.Option(help="At most so many missed ticks run.")] = None,
-    grace: Annotated[str | None, typer.Option(metavar="D", help="A tick this late is missed.")] = None,
-    dst_gap: Annotated[str | None, typer.Option(help="run_after, shift or skip.")] = None,
-    dst_overlap: Annotated[str | None, typer.Option(help="first, last, both or skip.")] = None,
+    grace: common.Grace = None,
+    dst_gap: common.DstGap = None,
+    dst_overlap: common.DstOverlap = None,
     start: common.Start = None,
     end: common.End = None,
     exclude: common.Exclude = None,
