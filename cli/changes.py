@@ -53,7 +53,7 @@ def update(
     start: common.Start = None,
     end: common.End = None,
     exclude: common.Exclude = None,
-    attempts: Annotated[int | None, typer.Option(metavar="N", help="Executions at most.")] = None,
+    attempts: Annotated[str | None, typer.Option(metavar="N", help="Executions at most.")] = None,
     retry_for: Annotated[str | None, typer.Option(metavar="D", help="No attempt begins later than that.")] = None,
     timeout: Annotated[str | None, typer.Option(metavar="D", help="Of each attempt.")] = None,
     expires: Annotated[str | None, typer.Option(metavar="D", help="It may not begin later than that.")] = None,
@@ -73,7 +73,7 @@ def update(
     """
     if (job is None) == (name is None):
         raise UsageError("give one job: its id, a unique beginning of it, or its name")
-    retry = {k: v for k, v in {"attempts": attempts, "retry_for": retry_for}.items() if v is not None}
+    retry = _parts({"attempts": _whole(attempts, "--attempts"), "retry_for": retry_for})
     given: dict[str, Any] = {
         "cron": cron,
         "tz": tz if at is None else None,
@@ -94,7 +94,7 @@ def update(
         "timeout": timeout,
         "expires": expires,
     }
-    parts = {word: None if value == NONE else value for word, value in given.items() if value is not None}
+    parts = _parts(given)
     values = None if args is None else common.json_object(args, "--args")
     with common.client(store) as client:
         done = client.update(
@@ -115,13 +115,18 @@ def update(
         output.say(f"{job or name}: {', '.join(_edited(done))}")
 
 
+def _parts(given: dict[str, Any]) -> dict[str, Any]:
+    """What is to be changed: to None where the default is wanted."""
+    return {word: None if value == NONE else value for word, value in given.items() if value is not None}
+
+
 def _whole(text: str | None, option: str) -> int | str | None:
     if text is None or text == NONE:
         return text
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"{option} is {text!r}: give a number of ticks, or none") from None
+        raise UsageError(f"{option} is {text!r}: give a whole number, or none") from None
 
 
 def _once(at: str | None, in_: str | None, tz: str | None) -> When | None:

@@ -116,7 +116,8 @@ def revised(job_id: str, old: Definition, asked: Edit) -> Definition:
     when, policy = old.when, old.policy
     own = {name: value for name, value in asked.parts.items() if name in _POLICY}
     if isinstance(own.get("retry"), dict):
-        own["retry"] = {**(policy.retry or {}), **own["retry"]}
+        numbers = {**(policy.retry or {}), **own["retry"]}
+        own["retry"] = {name: value for name, value in numbers.items() if value is not None} or None
     if own:
         policy = Policy.from_json({n: v for n, v in {**policy.to_json(), **own}.items() if v is not None})
     timing = {name: value for name, value in asked.parts.items() if name in _SCHEDULE}

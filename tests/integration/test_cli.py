@@ -98,6 +98,33 @@ def test_a_schedule_is_changed_paused_resumed_and_triggered_and_all_that_is_show
     assert 'tz from "Europe/Paris" to "Europe/Rome": moved' in shown
 
 
+def test_a_retry_policy_is_changed_and_given_up_number_by_number(rota):
+    rota(
+        "submit",
+        "send",
+        "--args",
+        '{"n": 1}',
+        "--name",
+        "daily",
+        "--every",
+        "1d",
+        "--attempts",
+        "3",
+        "--retry-for",
+        "1h",
+    )
+
+    def retry(*options):
+        assert rota("update", "daily", *options).exit_code == 0
+        return json.loads(rota("show", "daily", "--json").output)["job"]["policy"]
+
+    assert retry("--attempts", "5") == {"retry": {"attempts": 5, "retry_for": 3600.0}}
+    assert retry("--retry-for", "none") == {"retry": {"attempts": 5}}
+    assert retry("--attempts", "none") is None
+    refused = rota("update", "daily", "--attempts", "many")
+    assert (refused.exit_code, "--attempts is 'many'" in refused.stderr) == (2, True)
+
+
 def test_queues_and_the_jobs_of_a_handler_are_paused_and_resumed(rota):
     ids = [rota("submit", "send", "--args", '{"n": 1}', "--in", "1h").output.strip() for _ in range(3)]
     done = rota("pause", "--handler", "send", "--json")

@@ -75,6 +75,11 @@ def test_what_is_not_named_stays_as_it_is(house: House) -> None:
     _update(house, job, retry={"attempts": 3, "base": 1})
     _update(house, job, retry={"attempts": 4})
     assert house.future(job.id)["policy"]["retry"] == {"attempts": 4, "base": 1.0}
+    _update(house, job, retry={"base": None})
+    assert house.future(job.id)["policy"]["retry"] == {"attempts": 4}
+    _update(house, job, retry={"attempts": None})
+    assert "retry" not in house.future(job.id)["policy"]
+    _update(house, job, retry={"attempts": 2})
     _update(house, job, retry=None)
     _update(house, job, every=90)
     assert house.future(job.id)["schedule"] == {"every": 90.0, "jitter": 30.0}
