@@ -17,7 +17,7 @@ from tests.integration.conftest import party_on
 def test_pgc_01_a_pooler_in_transaction_mode_breaks_nothing(empty_store_url, broker_url, make_pgbouncer, tmp_path):
     """All through five sessions, each lent for one transaction; a scheduler is killed on the way.
 
-    Without `connection.prepare_threshold = None` in `pooled` (sched/store/postgres/link.py) statements are unknown.
+    Without `connection.prepare_threshold = None` in `pooled` (sched/store/postgres/session.py) statements are unknown.
     """
     pooler = make_pgbouncer(store=empty_store_url)
     open_store(pooler.url).migrate()
