@@ -17,7 +17,8 @@ from rota.sched.broker.rabbitmq import Consumer, Outgoing, Publish, Publisher
 from rota.sched.broker.topology import DELAY_PREFIX, PARKED, RUNGS, delay_route, delay_seconds, rung, work_queue
 from servers.management import Management
 
-from tests.broker.waiting import BOUND, until
+from tests.broker.waiting import until
+from tests.conftest import BOUND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

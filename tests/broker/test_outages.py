@@ -11,8 +11,8 @@ from rota.sched.broker import publisher as publishing
 from rota.sched.broker.rabbitmq import Consumer, Outgoing, Publish, Publisher
 from rota.sched.broker.topology import job_route, work_queue
 
-from tests.broker.waiting import BOUND, until
-from tests.conftest import low_on_memory
+from tests.broker.waiting import until
+from tests.conftest import BOUND, low_on_memory
 
 if TYPE_CHECKING:
     from rota.sched.broker.rabbitmq import Delivery

@@ -7,7 +7,7 @@ from rota.sched.broker.probe import leads_somewhere
 from rota.sched.broker.rabbitmq import Link, probe
 from rota.sched.broker.topology import DEAD
 
-from tests.broker.waiting import BOUND
+from tests.conftest import BOUND
 
 
 async def test_at_least_once_is_found_in_force_and_the_probe_leaves_nothing_behind(broker_url, management):

@@ -15,7 +15,8 @@ from rota.sched.broker.rabbitmq import Consumer, Link, LoginRefused, Outgoing, P
 from rota.sched.broker.topology import DEAD, DELIVERY_LIMIT, JOBS, PARKED, delay_route, job_route, rung, work_queue
 from rota.sched.errors import UsageError
 
-from tests.broker.waiting import BOUND, until
+from tests.broker.waiting import until
+from tests.conftest import BOUND
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tests.conftest import BOUND
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-BOUND = 90.0
-"""Seconds: what takes longer hangs. It promises nothing, so that it may be generous: a busy machine takes its time."""
 
 
 async def until(condition: Callable[[], object], seconds: float = BOUND) -> None:
