@@ -30,7 +30,7 @@ CONFIGURATION = {
 }
 
 ADVANCED = {
-    # Milliseconds. What the delay ladder could not pass on while the node started waits for three minutes by default.
+    # Milliseconds, three minutes by default: so long waits what a rung could not pass on while the node started.
     "dead_letter_worker_publisher_confirm_timeout": 5000,
 }
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LONGEST = 20
 """Seconds: the delays are from 1 to so many."""
 STOPPED = 150
-"""Seconds: by default a rung that stopped goes on after three minutes, or never if nothing has changed."""
+"""Seconds: a rung that stopped goes on after three minutes unless the node is told otherwise, or never if nothing has changed."""
 WINDOW = 250
 """Publishes that are not confirmed yet: what waits in our own socket is not late by the ladder."""
 
@@ -168,7 +168,10 @@ def restarted(node, node_url):
 
 
 async def test_a_broker_that_is_killed_makes_delays_late_and_loses_none(restarted, node_url):
-    """Each arrives, or is parked: while 3.10 starts, what its rungs let go may find the queue not bound yet (docs/broker.md)."""
+    """Each arrives, or is parked: what the rungs let go while 3.10 starts may find the queue not bound yet (docs/broker.md).
+
+    What they could not pass on stays in them and comes some seconds later, with the nodes' own settings.
+    """
     ladder, draw = Ladder(node_url), random.Random(6)
     await ladder.start()
     await ladder.send((str(n) for n in range(5000)), lambda: draw.uniform(1, LONGEST))
