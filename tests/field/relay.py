@@ -97,7 +97,7 @@ class Connection:
 
     def __init__(self, client: socket.socket, server: tuple[str, int]) -> None:
         self.client = client
-        self.server = socket.create_connection(server, timeout=10)
+        self.server = socket.create_connection(server, timeout=60)
         self.server.settimeout(None)
 
     def pass_on(self, data: bytes) -> None:

@@ -92,7 +92,7 @@ def test_pgc_03_connections_to_a_store_that_became_read_only_are_not_kept(party)
     party.until("both to be refused", lambda: all("read-only" in party.log_of(m) for m in party.members))
     party.db.execute(f"alter database {database} reset default_transaction_read_only")
     party.rota("submit", "effect", "--args", '{"key": "k"}')
-    party.until("the effect", lambda: party.effects("k") == 1, 30)
+    party.until("the effect", lambda: party.effects("k") == 1)
     assert [member.poll() for member in party.members] == [None, None]
 
 
