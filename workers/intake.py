@@ -1,7 +1,7 @@
 """Deliveries on their way into the ledger: begin in batches, no more than there are slots.
 
 One begin is in flight; what arrives meanwhile is the next batch. A batch is bounded by the free slots and by what the
-slots ended in the last 50 ms, so that short runs keep the pipeline full and long ones are not hoarded. A run that has
+slots ended in the last 100 ms, so that short runs keep the pipeline full and long ones are not hoarded. A run that has
 lost its worker twice is begun alone: nothing else runs in this worker then, and a third loss convicts only itself.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BATCH = 500
-_RECENT = 0.05
+_RECENT = 0.1
 UNKNOWN_SECONDS = 60.0
 """How long the message of a handler that this worker does not have is set aside, at most."""
 PARK_AGAIN_SECONDS = 1.0

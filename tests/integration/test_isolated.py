@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -305,7 +304,7 @@ async def test_progress_and_checkpoints_outlive_the_process(house, store_url):
 async def test_who_was_superseded_says_so(house, store_url):
     house.sql(isolated_app.TABLE)
     *_, begun = house.started()
-    attempt = attempt_of("effect", begun=replace(begun, fence=begun.fence + 1), key="k")
+    attempt = attempt_of("effect", begun=begun._replace(fence=begun.fence + 1), key="k")
     async with pool(store_url) as found:
         with pytest.raises(Exception, match="was taken from attempt") as caught:
             await found.run(attempt)
