@@ -16,7 +16,10 @@ from tests.broker.waiting import until
 from tests.conftest import BOUND, low_on_memory
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from rota.sched.broker.rabbitmq import Delivery
+    from servers import RabbitMQ
 
 
 def publisher(url: str) -> Publisher:
