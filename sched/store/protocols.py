@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         Owned,
         Recovered,
         Redrive,
+        Retained,
         Return,
         Standing,
         Submitted,
@@ -253,8 +254,20 @@ class Duties(Protocol):
     def recover(self, member: int, lease: float, every: float) -> Transaction[Recovered]:
         """One round of recovery. `ran` False: not due, or another scheduler has it."""
 
-    def retain(self, member: int, keep_days: int, every: float) -> Transaction[list[str]]:
-        """Makes and drops history's days. None dropped: nothing is old enough, or the duty was not due."""
+    def make_history(self) -> Transaction[None]:
+        """Makes history's days ahead."""
+
+    def retain(self, member: int, keep: float, every: float) -> Transaction[Retained]:
+        """Takes the duty of history for `every` seconds and makes days ahead; which ended over `keep` seconds ago."""
+
+    async def drop_day(self, link: AsyncLink, day: str) -> str | None:
+        """Lets a day go without holding up what ends runs. Why it is still there; None: it is gone."""
+
+    def note_retention(self, keep: float, why: Mapping[str, str]) -> Transaction[None]:
+        """Notes how long history is kept, and why which days that have to go are still there."""
+
+    def forget_keys(self) -> Transaction[bool]:
+        """Forgets idempotency keys whose time is over. True: there may be more."""
 
     def reconcile(self, member: int, empty: Sequence[str], after: float, every: float) -> Transaction[list[RunKey]]:
         """Has runs dispatched anew whose message seems to be gone. None: all is well, or the duty was not due."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 from psycopg import errors, sql
 from rota.sched.errors import NotMigrated, RotaError, StoreFault, Unreachable, UsageError
-from rota.sched.store.postgres.duties import make_days
+from rota.sched.store.postgres.days import make_days
 
 if TYPE_CHECKING:
     from rota.sched.store.transaction import Query, Rows, Steps, Transaction
