@@ -38,10 +38,16 @@ _BOUNDED = "set local lock_timeout = '1s'"
 _BRIEF = "set local lock_timeout = '100ms'"
 _BRIEF_TRIES = 3
 
+# Somebody is in the way, or another round was quicker: to be seen by what there is then.
+_LATER = (errors.LockNotAvailable, errors.ObjectNotInPrerequisiteState, errors.UndefinedTable, TimeoutError)
+
 KEYS_AT_ONCE = 5_000
 
 STALE = f"select {DAY} from {TABLES} and {older_than('%(keep)s')} order by 1"
-STEP = f"select c.relispartition from {TABLES} and {DAY} = %s"
+STEP = f"""
+select c.relispartition, (select partdefid <> 0 from pg_partitioned_table where partrelid = 'rota.history'::regclass)
+from {TABLES} and {DAY} = %s
+"""
 MARKED = (
     "select inhrelid::regclass::text from pg_inherits where inhparent = 'rota.history'::regclass and inhdetachpending"
 )
@@ -105,15 +111,14 @@ class RetentionStatements:
         """
         try:
             connection = await link.connection()
-            try:
+            with contextlib.suppress(*_LATER):
                 await _finalize(connection)
                 await _detach(connection, day)
-                # A day that is a part of history would be dropped under an exclusive lock on all of it.
-                if not await _is_part(connection, day):
+            # A day that is a part of history would be dropped under an exclusive lock on all of it.
+            if not await _is_part(connection, day):
+                with contextlib.suppress(errors.LockNotAvailable):
                     await _locked(connection, _BOUNDED, f"drop table if exists rota.history_{day}")
                     return None
-            except (errors.LockNotAvailable, errors.ObjectNotInPrerequisiteState, TimeoutError):
-                pass
             return await _holder(connection, day)
         except (psycopg.Error, OSError) as error:
             raise translate(error) from error
@@ -122,30 +127,26 @@ class RetentionStatements:
 async def _finalize(connection: psycopg.AsyncConnection[Any]) -> None:
     """Goes on with the day that is marked; there is one at most, and no other can be marked before it is detached."""
     for (marked,) in await (await connection.execute(MARKED, prepare=False)).fetchall():
-        with contextlib.suppress(errors.UndefinedTable):  # another round was quicker
-            await _locked(connection, _BOUNDED, f"alter table rota.history detach partition {marked} finalize")
+        await _locked(connection, _BOUNDED, f"alter table rota.history detach partition {marked} finalize")
 
 
 async def _detach(connection: psycopg.AsyncConnection[Any], day: str) -> None:
-    if not await _is_part(connection, day):
+    row = await (await connection.execute(STEP, [day], prepare=False)).fetchone()
+    if row is None or not row[0]:
         return
     detach = f"alter table rota.history detach partition rota.history_{day}"
-    try:
-        # Allowed outside of a transaction only, where no setting holds behind a pooler: when the time is over, the driver
-        # cancels the statement. The mark stays.
-        async with asyncio.timeout(DETACH_SECONDS):
-            await connection.execute(f"{detach} concurrently", prepare=False)
-    except errors.UndefinedTable:
-        pass  # another round was quicker
-    except errors.ObjectNotInPrerequisiteState:  # somebody made a default partition
-        for tries in range(1, _BRIEF_TRIES + 1):
-            try:
+    if row[1]:  # Postgres refuses it concurrently beside a default partition
+        for _ in range(_BRIEF_TRIES - 1):
+            with contextlib.suppress(errors.LockNotAvailable):
                 await _locked(connection, _BRIEF, detach)
-                break
-            except errors.LockNotAvailable:
-                if tries == _BRIEF_TRIES:
-                    raise
-                await asyncio.sleep(0.5)
+                return
+            await asyncio.sleep(0.5)
+        await _locked(connection, _BRIEF, detach)
+        return
+    # Allowed outside of a transaction only, where no setting holds behind a pooler: when the time is over, the driver cancels
+    # the statement. The mark stays.
+    async with asyncio.timeout(DETACH_SECONDS):
+        await connection.execute(f"{detach} concurrently", prepare=False)
 
 
 async def _locked(connection: psycopg.AsyncConnection[Any], bound: str, statement: str) -> None:
@@ -162,6 +163,6 @@ async def _is_part(connection: psycopg.AsyncConnection[Any], day: str) -> bool:
 async def _holder(connection: psycopg.AsyncConnection[Any], day: str) -> str:
     found = await (await connection.execute(HOLDER, [day], prepare=False)).fetchone()
     if found is None:
-        return "it was locked, and is tried again"
+        return "something was in the way, and is over"
     pid, program, user, since = found
     return f"session {pid} ({program}, user {user}) may still read it, in a transaction since {since}"
