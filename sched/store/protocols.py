@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         Submitted,
         Triggered,
     )
-    from rota.sched.store.views import Filter, HealthView, JobView, Row, StatusView
+    from rota.sched.store.views import Filter, HealthView, HistoryView, JobView, Row, StatusView, UpkeepView
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 T = TypeVar("T")
@@ -272,6 +272,9 @@ class Duties(Protocol):
     def reconcile(self, member: int, empty: Sequence[str], after: float, every: float) -> Transaction[list[RunKey]]:
         """Has runs dispatched anew whose message seems to be gone. None: all is well, or the duty was not due."""
 
+    def upkeep(self) -> Transaction[UpkeepView]:
+        """Dead rows of the tables that change all the time, and who keeps them from being removed."""
+
     def move_number(self, beyond: int) -> Transaction[int]:
         """Has dispatch numbers and fences go on far beyond `beyond` and all that is known; returns from where."""
 
@@ -302,6 +305,15 @@ class Reading(Protocol):
 
     def list_history(self, which: Filter) -> Transaction[list[Row]]:
         """Ended runs."""
+
+    def days(self) -> Transaction[HistoryView]:
+        """The days of history."""
+
+    def extent(self, day: str) -> Transaction[int | None]:
+        """How many blocks a day of history has just now. None: there is no such day."""
+
+    def read_day(self, day: str, first: int, last: int) -> Transaction[list[Row]]:
+        """The rows of a day within some of its blocks. None: there are none, or they are not committed yet."""
 
     def list_dead(self, which: Filter) -> Transaction[list[Row]]:
         """Dead runs."""

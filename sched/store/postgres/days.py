@@ -39,7 +39,7 @@ where not exists (select from pg_inherits where inhrelid = to_regclass('rota.his
 """
 
 TABLES = """pg_class c left join pg_inherits i on i.inhrelid = c.oid and i.inhparent = 'rota.history'::regclass
-where c.relnamespace = 'rota'::regnamespace and c.relkind = 'r' and c.relname ~ '^history_[0-9]{8}$'"""
+where c.relnamespace = 'rota'::regnamespace and c.relkind = 'r' and c.relname ~ '^history_[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])$'"""
 """All day tables `c`, also those that are not a part of history any more (no `i`)."""
 
 DAY = "right(c.relname, 8)"
