@@ -150,7 +150,7 @@ def _upkeep(upkeep: UpkeepView) -> Iterator[Check]:
     old = [each for each in upkeep.holders if _is_old(each)]
     for each in old:
         since = "" if each["since"] is None else f" since {each['since']}"
-        told = f"{each['what']} holds a snapshot{since}: no row that died later is removed, {each['transactions']} transactions ago"
+        told = f"{each['what']} holds a snapshot{since}, {each['transactions']} transactions ago: no row that died since is removed"
         yield Check(
             "snapshot", "warning", told, "end it, if it is forgotten: claims grow slower the longer it is open", each
         )

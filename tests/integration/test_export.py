@@ -8,7 +8,6 @@ import json
 import subprocess
 from datetime import UTC, datetime
 
-import psycopg
 import pytest
 from rota.cli.main import app
 from rota.sched.store.values import End
@@ -145,24 +144,3 @@ def test_a_day_that_should_have_gone_is_told_with_what_holds_it(rota, house):
     check = doctor(rota)["history late"]
     assert "should have gone at 2020-01-03T00:00:00.000000Z: session 4711 (pg_dump)" in check["told"]
     assert check["figures"] == [late]
-
-
-def test_pgp_01_the_doctor_names_the_session_that_keeps_dead_rows_and_how_many_there_are(
-    rota, house, store_url, monkeypatch
-):
-    """Without HOLDERS or TABLES (sched/store/postgres/health.py) nobody knows why claims grow slower."""
-    monkeypatch.setattr("rota.sched.doctor.OLD_SECONDS", 0.0)
-    with psycopg.connect(store_url, application_name="pg_dump") as dump:
-        dump.execute("begin isolation level repeatable read; select 1")
-        for _ in range(3):
-            house.sql("update rota.partition set epoch = epoch + 1")
-        house.sql("select pg_stat_force_next_flush()")
-        checks = doctor(rota)
-        assert checks["snapshot"]["told"].startswith(f"session {dump.info.backend_pid} (pg_dump, user ")
-        assert checks["snapshot"]["figures"]["since"]
-        assert checks["bloat"]["state"] == "warning"
-        assert "partition has 192 dead rows" in checks["bloat"]["told"]
-        assert "see `snapshot`" in checks["bloat"]["remedy"]
-    figures = {each["name"]: each for each in doctor(rota)["bloat"]["figures"]}
-    assert set(figures) == {"job", "run", "dead", "key", "member", "partition", "duty"}
-    assert figures["partition"]["limit"] == 50
