@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from rota.sched.durations import duration_text
+from rota.sched.errors import StoreFault, Unreachable
 
 if TYPE_CHECKING:
     from rota.sched.store.protocols import Store
@@ -35,7 +36,10 @@ class Retention:
                 return
             why: dict[str, str] = {}
             for day in found.stale:
-                reason = await self._store.drop_day(link, day)
+                try:
+                    reason = await self._store.drop_day(link, day)
+                except (StoreFault, Unreachable) as error:
+                    reason = str(error)
                 if reason is None:
                     log.info("history: day %s ended more than %s ago: dropped", day, duration_text(self._keep))
                 else:

@@ -20,6 +20,7 @@ from rota.sched.store.postgres import retention
 from rota.sched.store.values import End
 
 from tests.clock import clock_of
+from tests.field.conftest import make_role  # noqa: F401 - a fixture
 from tests.store.conftest import PostgresTestbed
 
 DAY = 86_400.0
@@ -227,6 +228,15 @@ def test_keys_whose_time_is_over_are_forgotten_in_portions(house, monkeypatch):
     house.bed.pass_time(61)
     again(house)
     assert house.sql("select key from rota.key") == [("kept",)]
+
+
+def test_a_user_who_may_not_drop_days_is_told_so(house, make_role):  # noqa: F811
+    old_day(house)
+    store = open_store(make_role("revoke create on schema rota"))
+    one_round(store, house.join())
+    assert house.sql(THERE) == [(True,)]
+    assert "may not do this: must be owner" in told(house)["why"][OLD]
+    assert "must be owner" in house.run(house.store.status()).history["late"][0]["why"]
 
 
 THEN = datetime(2031, 5, 5, 12, tzinfo=UTC)
