@@ -193,13 +193,9 @@ class _Teller:
             output.say(f"{short(key.job_id)}@{key.scheduled_for} {self._done}")
 
     def _advance(self, looked: int, total: int) -> None:
-        from rich.console import Console  # noqa: PLC0415 - only for people
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-
         if self._bar is None:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.add_task("dead runs", total=total)
+            self._bar = output.bar("dead runs")
+            self._bar.add_task("", total=total)
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], advance=looked)
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rota.cli import changes, crontab, dead, doctor, jobs, load, members, preview, queries
+from rota.cli import changes, crontab, dead, doctor, export, jobs, load, members, preview, queries
 from rota.sched.errors import RotaError
 from typer.core import TyperGroup
 from typer.main import get_command_name
@@ -92,7 +92,7 @@ def options(
         os.environ["ROTA_DEBUG"] = "1"
 
 
-for module in (members, jobs, changes, dead, queries, preview, load, crontab, doctor):
+for module in (members, jobs, changes, dead, queries, preview, load, crontab, export, doctor):
     module.add(app)
 
 

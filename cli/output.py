@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rota.sched.ids import short
 
@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rich.console import RenderableType
+    from rich.progress import Progress
 
 WIDE = 200
 """Columns of a table that goes to a file or pipe."""
 
 
-def emit(value: Any) -> None:
-    """One JSON object on a line of its own."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+def emit(value: Any, stream: TextIO | None = None) -> None:
+    """One JSON object on a line of its own, on stdout by default."""
+    (stream or sys.stdout).write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
 def say(text: str) -> None:
@@ -56,6 +57,15 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) 
         rich(made)
     else:
         say(empty)
+
+
+def bar(what: str) -> Progress:
+    """How far something is, on stderr; it is gone at the end. For terminals."""
+    from rich.console import Console  # noqa: PLC0415 - only for people
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def run_id(row: dict[str, Any]) -> str:

@@ -84,6 +84,7 @@ def picture(view: StatusView, rates: Rates | None = None, height: int | None = N
     return [
         _head(view),
         *why,
+        *_late(view.history),
         *_totals(view),
         *([] if view.last_death is None else [_death(view.last_death)]),
         *([] if rates is None else [_line("rate", _rates(rates.total()))]),
@@ -102,6 +103,15 @@ def _head(view: StatusView) -> Text:
     state = Text("degraded: " + ", ".join(view.degraded), "bold red") if view.degraded else Text("in order", "green")
     parts = view.partitions
     return Text.assemble(f"{clock} UTC   ", state, f"   partitions {parts['owned']} owned, {parts['unowned']} unowned")
+
+
+def _late(history: Row) -> list[Text]:
+    """The oldest day of history that should have gone."""
+    told = (
+        f"  {each['day']} since {each['since'][:16]}: {each['why'] or 'see rota doctor'}"
+        for each in history.get("late", [])[:1]
+    )
+    return [Text(_short(line, _WIDTH), "red") for line in told]
 
 
 def _totals(view: StatusView) -> list[Text]:

@@ -18,6 +18,7 @@ from rota.sched.broker.channel import Calls, ChannelGone, Got
 from rota.sched.broker.probe import leads_somewhere, probe
 from rota.sched.broker.rabbitmq import Publisher
 from rota.sched.broker.topology import DEAD, PARKED, SUBMIT, work_queue
+from rota.sched.durations import duration_text, size_text
 from rota.sched.errors import RotaError, UsageError
 from rota.sched.message import decode
 from rota.sched.store import open_store
@@ -30,12 +31,19 @@ if TYPE_CHECKING:
 
     from rota.sched.settings import Settings
     from rota.sched.store.protocols import Store, SyncLink
-    from rota.sched.store.views import HealthView, StatusView
+    from rota.sched.store.views import HealthView, HistoryView, Row, StatusView, UpkeepView
 
 CLOCK_SECONDS = 2.0
 """Difference between this host's clock and the store's from which on it is told."""
 PEEKED = 20
 """Messages of each work queue that are looked at for their dispatch numbers, and of `rota.parked` for their reasons."""
+OLD_SECONDS = 300.0
+"""A snapshot that is older is told: dead rows have been kept for so long."""
+OLD_TRANSACTIONS = 100_000
+"""The same for what has no time, as a replication slot."""
+BEHIND = 2
+"""So many times the dead rows at which autovacuum acts."""
+UNVACUUMED_SECONDS = 600.0
 _REASONS = 3
 """How many different reasons are told."""
 FIX_FENCE = "stop all members, run `rota doctor --fix-fence`, start them again"
@@ -51,9 +59,10 @@ class Check:
     state: State
     told: str
     remedy: str = ""
+    figures: Any = None
 
     def to_json(self) -> dict[str, Any]:
-        """With the keys name, state, told, remedy."""
+        """With the keys name, state, told, remedy, and `figures` for scripts where there are any."""
         return asdict(self)
 
 
@@ -97,11 +106,13 @@ def _store(found: Findings, store: Store, link: SyncLink) -> list[str]:
         health = link.run(store.health())
         host = before + (datetime.now(UTC) - before) / 2
         status = link.run(store.status())
+        history, upkeep = link.run(store.days()), link.run(store.upkeep())
     except RotaError as error:
         found.add("store", str(error), bad=True, remedy="see the message", state="failed")
         return []
     found.add("store", f"{store.masked_url}, PostgreSQL {health.server}, schema {health.schema}")
-    for check in (_clock(host, health), _days(health), _members(status), *_paused(status), *_degraded(status)):
+    checks = (_clock(host, health), _days(health, history), *_late(history), *_upkeep(upkeep), _members(status))
+    for check in (*checks, *_paused(status), *_degraded(status)):
         found.checks.append(check)
     return [row["name"] for row in status.queues]
 
@@ -113,11 +124,54 @@ def _clock(host: datetime, health: HealthView) -> Check:
     return Check("clock", "warning" if bad else "ok", told, "let an NTP client set this host's clock" if bad else "")
 
 
-def _days(health: HealthView) -> Check:
+def _days(health: HealthView, history: HistoryView) -> Check:
     last = health.last_day
     bad = last is None or last <= health.today
     remedy = "run a scheduler with the right to create tables: it makes a week ahead" if bad else ""
-    return Check("history", "failed" if bad else "ok", f"days are made up to {last}", remedy)
+    past = [each for each in history.days if not each.open]
+    kept = "" if history.keep_s is None else f", each is kept for {duration_text(history.keep_s)} after its end"
+    since = f"; from {past[0].day} on they take {size_text(sum(each.bytes for each in history.days))}" if past else ""
+    return Check("history", "failed" if bad else "ok", f"days are made up to {last}{kept}{since}", remedy)
+
+
+def _late(history: HistoryView) -> Iterator[Check]:
+    """The oldest of the days that should have gone; the others wait behind it."""
+    late = history.late()
+    if late:
+        more = f", and {len(late) - 1} more" if len(late) > 1 else ""
+        why = late[0]["why"] or "no round of retention has told why: is a scheduler live, and may it drop tables?"
+        told = f"day {late[0]['day']} should have gone at {late[0]['since']}{more}: {why}"
+        remedy = "it goes within a minute after that has ended; `select pg_terminate_backend(PID)` ends a session"
+        yield Check("history late", "warning", told, remedy, late)
+
+
+def _upkeep(upkeep: UpkeepView) -> Iterator[Check]:
+    """Dead rows of the tables that change all the time, and who is in the way of their removal."""
+    old = [each for each in upkeep.holders if _is_old(each)]
+    for each in old:
+        since = "" if each["since"] is None else f" since {each['since']}"
+        told = f"{each['what']} holds a snapshot{since}, {each['transactions']} transactions ago: no row that died since is removed"
+        yield Check(
+            "snapshot", "warning", told, "end it, if it is forgotten: claims grow slower the longer it is open", each
+        )
+    behind = [
+        each
+        for each in upkeep.tables
+        if each["dead"] > BEHIND * each["limit"] and (old or each["vacuumed_s"] > UNVACUUMED_SECONDS)
+    ]
+    told = "; ".join(
+        f"{each['name']} has {each['dead']} dead rows beside {each['live']}, {size_text(each['bytes'])}, last vacuumed "
+        f"{duration_text(round(each['vacuumed_s']))} ago"
+        for each in behind or upkeep.tables[:1]
+    )
+    remedy = "autovacuum does not keep up: " + ("see `snapshot`" if old else "is it on, and has it a worker to spare?")
+    yield Check("bloat", "warning" if behind else "ok", told, remedy if behind else "", upkeep.to_json()["tables"])
+
+
+def _is_old(holder: Row) -> bool:
+    if holder["age_s"] is None:
+        return bool(holder["transactions"] > OLD_TRANSACTIONS)
+    return bool(holder["age_s"] > OLD_SECONDS)
 
 
 def _members(status: StatusView) -> Check:
@@ -144,8 +198,8 @@ def _paused(status: StatusView) -> Iterator[Check]:
 
 def _degraded(status: StatusView) -> Iterator[Check]:
     for word in status.degraded:
-        if word == "parked":
-            continue  # the broker is asked, which knows the reasons
+        if word in {"parked", "history_late"}:
+            continue  # told with the reasons
         yield Check(word, "failed", DEGRADED.get(word, "a member reports it"), "see what it says")
 
 

@@ -1,4 +1,4 @@
-"""Durations and instants as people write them.
+"""Durations, instants and sizes as people write them.
 
 A duration is a number of seconds, a `timedelta`, or text: `90`, `90s`, `5m`, `26h`, `7d`. An instant is RFC 3339 with an
 offset. Both are read here and nowhere else, so that the command line, the API and AMQP refuse the same things.
@@ -64,6 +64,16 @@ def duration_text(value: float) -> str:
         if value and value % UNITS[unit] == 0:
             return f"{int(value // UNITS[unit])}{unit}"
     return f"{int(value)}s" if value == int(value) else f"{value:f}".rstrip("0") + "s"
+
+
+def size_text(size: int) -> str:
+    """So many bytes as people read them."""
+    number = float(size)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "bytes" or number >= 10 else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TB"
 
 
 def instant(text: str, what: str) -> datetime:

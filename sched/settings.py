@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from rota.sched.durations import seconds
+from rota.sched.durations import duration_text, seconds
 from rota.sched.errors import UsageError
 from rota.sched.ids import check_name
 from rota.sched.urls import mask
@@ -13,14 +13,18 @@ from rota.sched.urls import mask
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_DURATIONS = ("lease", "beat", "drain_timeout", "reconcile_after", "unknown_after", "ack_timeout")
+_DURATIONS = ("lease", "beat", "drain_timeout", "reconcile_after", "unknown_after", "ack_timeout", "history_keep")
+_SHORTEST = {
+    "reconcile_after": (1.0, "messages take their time"),
+    "unknown_after": (1.0, "messages take their time"),
+    "history_keep": (3600.0, "what ends in the last moment of a day is committed in the next one"),
+}
 _NUMBERS = {
     "concurrency": (1, 10_000),
     "processes": (1, 256),
     "prefetch": (0, 65_535),
     "batch": (1, 10_000),
     "confirm_window": (1, 100_000),
-    "history_days": (1, 36_500),
 }
 SHORTEST_ACK_TIMEOUT = 6.0
 """Seconds: the delay ladder knows whole seconds, and deliveries change hands three times in an ack timeout."""
@@ -50,16 +54,16 @@ class Settings:
     ack_timeout: float = 1800.0
     batch: int = 500
     confirm_window: int = 2000
-    history_days: int = 30
+    history_keep: float = 14 * 86_400.0
     log_level: str = "info"
 
     def __post_init__(self) -> None:
         for name in _DURATIONS:
             object.__setattr__(self, name, seconds(getattr(self, name), _variable(name)))
-        for name in ("reconcile_after", "unknown_after"):
-            if getattr(self, name) < 1:
+        for name, (shortest, why) in _SHORTEST.items():
+            if getattr(self, name) < shortest:
                 raise UsageError(
-                    f"{_variable(name)} is {getattr(self, name):g} s: messages take their time, give 1 s or more"
+                    f"{_variable(name)} is {getattr(self, name):g} s: {why}, give {duration_text(shortest)} or more"
                 )
         if self.ack_timeout < SHORTEST_ACK_TIMEOUT:
             raise UsageError(

@@ -1,7 +1,7 @@
 """A scheduler process: memberships one after the other, each with its partitions, its pipeline and its duties.
 
-One asyncio loop, a heartbeat thread, and three connections to the store: claims and duties, LISTEN, heartbeat (and
-one more for commands that come in by AMQP). A membership ends when the process is asked to stop, when the store says
+One asyncio loop, a heartbeat thread, and three connections to the store: claims and duties, LISTEN, heartbeat (one more
+for commands that come in by AMQP, and one now and then for retention). A membership ends when the process is asked to stop, when the store says
 that it was taken for dead, or when the answer of a claim was lost: then the id is given up, and what it may have
 claimed is adopted from the ledger like that of any dead scheduler.
 """
@@ -26,6 +26,7 @@ from rota.sched.scheduler.collector import Collector
 from rota.sched.scheduler.depths import Depths
 from rota.sched.scheduler.dispatch import Dispatcher
 from rota.sched.scheduler.lanes import LaneBook
+from rota.sched.scheduler.retention import ROUND_SECONDS, Retention
 from rota.sched.scheduler.wakeup import Wakeup
 from rota.sched.stats import Stats
 from rota.sched.store import open_store
@@ -45,7 +46,6 @@ UNSEEN_SECONDS = 0.02
 """Pause before the next claim where something is due and the last one did not find it."""
 STUCK_SECONDS = 90.0
 """A pipeline that has not come round for so long, though every wait in it is shorter, is given up for a new one."""
-RETENTION_SECONDS = 3600.0
 
 
 def run_scheduler(settings: Settings) -> int:
@@ -68,6 +68,7 @@ class Scheduler:
         self._publisher = Publisher(settings.broker, "rota scheduler publish", on_up=self._broker_up)
         self._consumer = Consumer(settings.broker, "rota scheduler consume", on_up=self._consumer_up)
         self._depths = Depths()
+        self._retention = Retention(self._store, settings.history_keep)
         self._dispatcher: Dispatcher | None = None
         self._wake = asyncio.Event()
         self._old: int | None = None
@@ -160,7 +161,7 @@ class Scheduler:
                 every(DEPTH_SECONDS, lambda: self._measure(lanes)),
                 every(max(0.2, settings.beat / 2.5), lambda: self._recover(member)),
                 every(settings.reconcile_after / 4, lambda: self._reconcile(member)),
-                every(RETENTION_SECONDS / 4, lambda: self._retain(member)),
+                every(ROUND_SECONDS / 4, lambda: self._retain(member)),
                 self._dispatch(member, dispatcher, lanes, wakeup),
             )
             if stop.is_set():
@@ -269,10 +270,7 @@ class Scheduler:
             self._wake.set()
 
     async def _retain(self, member: int) -> None:
-        await self._tolerant(
-            "retention",
-            self._link.run(self._store.retain(member, self._settings.history_days, RETENTION_SECONDS)),
-        )
+        await self._tolerant("retention", self._retention.round(member))
 
     @staticmethod
     async def _tolerant(what: str, step: Any) -> Any:

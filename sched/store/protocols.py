@@ -43,12 +43,13 @@ if TYPE_CHECKING:
         Owned,
         Recovered,
         Redrive,
+        Retained,
         Return,
         Standing,
         Submitted,
         Triggered,
     )
-    from rota.sched.store.views import Filter, HealthView, JobView, Row, StatusView
+    from rota.sched.store.views import Filter, HealthView, HistoryView, JobView, Row, StatusView, UpkeepView
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 T = TypeVar("T")
@@ -253,11 +254,26 @@ class Duties(Protocol):
     def recover(self, member: int, lease: float, every: float) -> Transaction[Recovered]:
         """One round of recovery. `ran` False: not due, or another scheduler has it."""
 
-    def retain(self, member: int, keep_days: int, every: float) -> Transaction[list[str]]:
-        """Makes and drops history's days. None dropped: nothing is old enough, or the duty was not due."""
+    def make_history(self) -> Transaction[None]:
+        """Makes history's days ahead."""
+
+    def retain(self, member: int, keep: float, every: float) -> Transaction[Retained]:
+        """Takes the duty of history for `every` seconds and makes days ahead; which ended over `keep` seconds ago."""
+
+    async def drop_day(self, link: AsyncLink, day: str) -> str | None:
+        """Lets a day go without holding up what ends runs. Why it is still there; None: it is gone."""
+
+    def note_retention(self, keep: float, why: Mapping[str, str]) -> Transaction[None]:
+        """Notes how long history is kept, and why which days that have to go are still there."""
+
+    def forget_keys(self) -> Transaction[bool]:
+        """Forgets idempotency keys whose time is over. True: there may be more."""
 
     def reconcile(self, member: int, empty: Sequence[str], after: float, every: float) -> Transaction[list[RunKey]]:
         """Has runs dispatched anew whose message seems to be gone. None: all is well, or the duty was not due."""
+
+    def upkeep(self) -> Transaction[UpkeepView]:
+        """Dead rows of the tables that change all the time, and who keeps them from being removed."""
 
     def move_number(self, beyond: int) -> Transaction[int]:
         """Has dispatch numbers and fences go on far beyond `beyond` and all that is known; returns from where."""
@@ -289,6 +305,15 @@ class Reading(Protocol):
 
     def list_history(self, which: Filter) -> Transaction[list[Row]]:
         """Ended runs."""
+
+    def days(self) -> Transaction[HistoryView]:
+        """The days of history."""
+
+    def extent(self, day: str) -> Transaction[int | None]:
+        """How many blocks a day of history has just now. None: there is no such day."""
+
+    def read_day(self, day: str, first: int, last: int) -> Transaction[list[Row]]:
+        """The rows of a day within some of its blocks. None: there are none, or they are not committed yet."""
 
     def list_dead(self, which: Filter) -> Transaction[list[Row]]:
         """Dead runs."""

@@ -341,6 +341,14 @@ class Death:
 
 
 @dataclass(frozen=True, slots=True)
+class Retained:
+    """The days (YYYYMMDD) of history that have to go, the oldest first; `ran` is False where the duty was not due."""
+
+    ran: bool
+    stale: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered:
     """What a round of recovery did; `ran` is False where it was not due or another scheduler had it.
 

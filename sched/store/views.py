@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timedelta
+from typing import Any
 
-if TYPE_CHECKING:
-    from datetime import datetime
+from rota.sched.durations import rfc3339
 
 Row = dict[str, Any]
 
 STALLED_SECONDS = 30.0
 """A job that has been due for so long in a queue that is not capped tells that nobody claims."""
+
+LATE_SECONDS = 300.0
+"""A day of history that should have gone so long ago is late: a few rounds of the duty did not succeed."""
 
 DEGRADED = {
     "no_scheduler": "no scheduler is live: nothing is claimed; start `rota scheduler`",
@@ -25,6 +28,7 @@ DEGRADED = {
     "stuck_threads": "handlers' threads are past their timeout and do not end: their runs were taken from them",
     "stalled": f"jobs have been due for over {STALLED_SECONDS:.0f} s and nobody claims them: look at the schedulers' logs",
     "numbers_back": "the store gives numbers that it has given before (restored from a backup?): see `rota doctor`",
+    "history_late": "a day of history should have gone and is still there: `rota doctor` tells what holds it",
     "parked": "messages lie in rota.parked because they could not be used: `rota doctor` tells why and what to do",
     "no_consumers": "a queue holds work and no worker consumes it: start one with `rota worker --queue`",
 }
@@ -66,6 +70,66 @@ class HealthView:
     highest: int
     last_day: str | None
     today: str
+
+
+@dataclass(frozen=True, slots=True)
+class DayView:
+    """A day of history: `day` is YYYY-MM-DD (UTC), `rows` an estimate, `bytes` what its table takes with its indexes.
+
+    While it is `open` runs may still end on it.
+    """
+
+    day: str
+    rows: int
+    bytes: int
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryView:
+    """The days that there are, the oldest first.
+
+    `keep_s` is how long a day is kept after its end, in seconds, as the last round of retention had it; None: there was none.
+    `why` tells by day (YYYYMMDD) what that round could not drop, and what was in the way.
+    """
+
+    now: str
+    keep_s: float | None
+    why: dict[str, str]
+    days: list[DayView]
+
+    def goes_at(self, day: str, keep: float | None = None) -> str | None:
+        """When a day has to go, by `keep` seconds where no round of retention has told any."""
+        kept = keep if self.keep_s is None else self.keep_s
+        if kept is None:
+            return None
+        return rfc3339(datetime.fromisoformat(f"{day}T00:00:00+00:00") + timedelta(days=1, seconds=kept))
+
+    def late(self) -> list[Row]:
+        """The days that should have gone: `day`, `since` when, and `why` they are still there (None: nobody told)."""
+        limit = rfc3339(datetime.fromisoformat(self.now) - timedelta(seconds=LATE_SECONDS))
+        return [
+            {"day": each.day, "since": since, "why": self.why.get(each.day.replace("-", ""))}
+            for each in self.days
+            if (since := self.goes_at(each.day)) is not None and since <= limit
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepView:
+    """How the store's server keeps the tables that change all the time.
+
+    `tables`: name, live and dead rows (estimates), bytes, `limit` (dead rows from which on autovacuum acts), `vacuumed_s`
+    (seconds since the last vacuum, or since the server started). `holders`: who keeps dead rows from being removed, the oldest
+    first: `what`, `since` (None: unknown), `age_s` and `transactions` (how many have begun since).
+    """
+
+    tables: list[Row]
+    holders: list[Row]
+
+    def to_json(self) -> Row:
+        """With the keys tables and holders."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +175,7 @@ class StatusView:
     after its last heartbeat is missing. `parked` counts the messages in `rota.parked`, as a scheduler saw it last.
     `estimated` names the totals that are too large to be counted: those of jobs and of all dead runs are estimates then,
     a queue's `dead` is a bound from below. `last_death` is the newest of the dead runs, `age_s` seconds ago.
+    `history` has `keep_s`, the `oldest` day, and the days that are `late`.
     """
 
     now: str
@@ -129,6 +194,7 @@ class StatusView:
     parked: int = 0
     estimated: list[str] = field(default_factory=list)
     last_death: Row | None = None
+    history: Row = field(default_factory=dict)
 
     def to_json(self) -> Row:
         """With the keys of the interface, and `why`: what each word of `degraded` means."""

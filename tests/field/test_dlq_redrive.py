@@ -114,9 +114,9 @@ def test_dlq_10_the_dead_outlive_every_message_and_all_of_history(field, managem
     """No time and no length bounds what is dead: neither the queue of dead letters nor the table.
 
     With an `x-message-ttl` for DEAD in `_base` (sched/broker/topology.py), or with a `delete from rota.dead` in `retain`
-    (sched/store/postgres/duties.py), it fails.
+    (sched/store/postgres/retention.py), it fails.
     """
-    field.env |= {"ROTA_HISTORY_DAYS": "1"}
+    field.env |= {"ROTA_HISTORY_KEEP": "1d"}
     field.start("scheduler")
     worker = field.start("worker")
     field.until_working()

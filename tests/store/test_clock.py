@@ -34,7 +34,7 @@ def test_members_jobs_runs_and_history_have_the_time_that_is_set(clock):
         assert late.scheduled_for == "2031-05-05T00:01:00.000000Z"
         house.run(house.store.cancel(late.job_id, None, running=False, reason="over"))
         assert house.shown(late.job_id).history[0]["ended_at"] == "2031-05-05T00:01:01.000000Z"
-        house.run(house.store.retain(scheduler, 30, 0))
+        house.run(house.store.retain(scheduler, 1_209_600, 0))
         house.run(house.store.sleep(scheduler, house.lanes(), 60))
         found = 0
         times = """select table_name, column_name from information_schema.columns

@@ -29,7 +29,7 @@ def test_queues_are_a_list_of_names(text):
         ("ROTA_CONCURRENCY", "0"),
         ("ROTA_CONCURRENCY", "1.5"),
         ("ROTA_PREFETCH", "65536"),
-        ("ROTA_HISTORY_DAYS", "-1"),
+        ("ROTA_HISTORY_KEEP", "59m"),
         ("ROTA_LEASE", "soon"),
         ("ROTA_BEAT", "0"),
         ("ROTA_DRAIN_TIMEOUT", "-1"),

@@ -1,8 +1,8 @@
-"""Work that one scheduler does for all: recovery of what the dead left, and the keeping of history's days.
+"""Work that one scheduler does for all: recovery of what the dead left, and the search for lost messages.
 
 A duty's row is its lease: who updates it holds its lock until the end of the transaction, everybody else passes by.
 Should the holder die, the lock goes with its connection and the next one takes the duty. A row that got lost is made
-again, for the next round.
+again, for the next round. What keeps history is a duty too, see `retention.py`.
 """
 
 from __future__ import annotations
@@ -160,11 +160,6 @@ from x where {SAME_RUN}
 returning r.job_id::text, {tick("r.scheduled_for")}
 """
 
-FORGET = """
-delete from rota.member m where m.state <> 'live' and m.ended_at < clock_timestamp() - interval '2 days'
-  and not exists (select from rota.run r where r.scheduler = m.id)
-"""
-
 
 class DutyStatements:
     """Standing sweeps, not events: what a late commit leaves behind is found by the next round."""
@@ -212,27 +207,6 @@ class DutyStatements:
         yield from release(rows)
         return len(rows)
 
-    @transaction()
-    def retain(self, member: int, keep_days: int, every: float) -> Steps[list[str]]:
-        """Makes history's days a week ahead, drops those over `keep_days` old and forgets old keys and members.
-
-        Returns the names of the dropped day tables; empty too where the duty was not due.
-        """
-        if not (yield Query(TAKE, {"name": "retention", "every": every, "member": member})):
-            return []
-        yield from make_days(-1, 8)
-        old = yield Query(
-            "select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid "
-            "where i.inhparent = 'rota.history'::regclass and c.relname < %s || "
-            "to_char((clock_timestamp() at time zone 'utc') - make_interval(days => %s), 'YYYYMMDD') order by 1",
-            ["history_", keep_days],
-        )
-        for (name,) in old:
-            yield Query(f'drop table rota."{name}"')
-        yield Query("delete from rota.key where until < clock_timestamp()")
-        yield Query(FORGET)
-        return [name for (name,) in old]
-
     @transaction(pinned=True)
     def reconcile(self, member: int, empty: Sequence[str], after: float, every: float) -> Steps[list[RunKey]]:
         """Has runs dispatched anew whose message seems to be gone, if the duty is due and nobody else has it.
@@ -259,22 +233,6 @@ class DutyStatements:
         }
         rows = yield Query(READY_AGAIN, params)
         return {RunKey(*row) for row in rows}
-
-
-def make_days(first: int, last: int) -> Steps[None]:
-    """Makes the tables of history from `first` to `last` days from the store's today (UTC), where they are missing."""
-    days = yield Query(
-        "select to_char(d, 'YYYYMMDD'), d::text || '+00', (d + interval '1 day')::text || '+00' "
-        "from generate_series(date_trunc('day', clock_timestamp() at time zone 'utc') + make_interval(days => %s), "
-        "date_trunc('day', clock_timestamp() at time zone 'utc') + make_interval(days => %s), interval '1 day') d "
-        "where to_regclass('rota.history_' || to_char(d, 'YYYYMMDD')) is null",
-        [first, last],
-    )
-    for name, start, end in days:
-        yield Query(
-            f"create table if not exists rota.history_{name} partition of rota.history "
-            f"for values from ('{start}') to ('{end}')"
-        )
 
 
 def _orphans(rows: Sequence[tuple[object, ...]]) -> dict[str, list[object]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 from psycopg import errors
 from rota.sched.errors import NotMigrated, RotaError, StoreFault, Unreachable, UsageError
-from rota.sched.store.postgres.duties import make_days
+from rota.sched.store.postgres.days import make_days
 from rota.sched.store.postgres.session import BACKEND, STATEMENT_SECONDS, Session
 
 if TYPE_CHECKING:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.sched.errors import NotFound, Refused
 from rota.sched.ids import PARTITIONS, id_range, short
 from rota.sched.model import OUTCOMES, STATES
 from rota.sched.stats import COUNTERS, LAGS, REFUSALS, REPUBLISHED, percentiles
+from rota.sched.store.postgres.days import DAY, TABLES
 from rota.sched.store.postgres.text import tick
 from rota.sched.store.transaction import Query, Steps, transaction
-from rota.sched.store.views import STALLED_SECONDS, Filter, JobView, Row, StatusView
+from rota.sched.store.views import STALLED_SECONDS, DayView, Filter, HistoryView, JobView, Row, StatusView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -132,6 +134,22 @@ from rota.queue q left join lateral (
   select * from rota.dead d where d.queue = q.name order by d.died_at desc limit 1) newest on true
 """
 STATUS_QUEUES = f"select name, paused, cap, paused_by, paused_reason, {tick('paused_at')} from rota.queue order by name"
+# The planner's figure where the server has counted nothing, as after a crash. A size takes a lock for a moment.
+DAYS = f"""
+select to_char(to_date({DAY}, 'YYYYMMDD'), 'YYYY-MM-DD'),
+  coalesce(nullif(pg_stat_get_live_tuples(c.oid), 0), greatest(c.reltuples, 0))::bigint,
+  case when %(sizes)s then pg_total_relation_size(c.oid) else 0 end,
+  {DAY} >= to_char(clock_timestamp() at time zone 'utc', 'YYYYMMDD')
+from {TABLES} order by 1
+"""
+TOLD = f"""
+select {tick("clock_timestamp()")}, (told->>'keep_s')::float8, coalesce(told->'why', '{{}}')
+from (select 'retention') x(name) left join rota.duty using (name)
+"""
+EXTENT = """
+select to_regclass(%(table)s) is not null,
+  coalesce(pg_relation_size(to_regclass(%(table)s)) / current_setting('block_size')::int, 0)
+"""
 STATUS_DUE = f"select count(*)::int from (select from {_LANES} limit %(each)s) x"
 
 
@@ -215,6 +233,26 @@ class ReadingStatements:
         return (yield from _rows(_HISTORY, where, _params(which)))
 
     @transaction()
+    def days(self) -> Steps[HistoryView]:
+        """The days of history, with their sizes."""
+        return (yield from _history(sizes=True))
+
+    @transaction()
+    def extent(self, day: str) -> Steps[int | None]:
+        """How many blocks a day (YYYY-MM-DD) has just now, None if there is no such day. Not all need have rows."""
+        ((there, blocks),) = yield Query(EXTENT, {"table": _day_table(day)})
+        return int(blocks) if there else None
+
+    @transaction(pinned=True)
+    def read_day(self, day: str, first: int, last: int) -> Steps[list[Row]]:
+        """The rows of a day within blocks, `last` not included, in the order in which they are stored; as `list_history`.
+
+        Rows of history never change or move, so that the portions of a day that is over are all of it.
+        """
+        where = f"{_day_table(day)} where ctid >= %(first)s::tid and ctid < %(last)s::tid"
+        return (yield from _rows(_HISTORY, where, {"first": f"({first},0)", "last": f"({last},0)"}))
+
+    @transaction()
     def list_dead(self, which: Filter) -> Steps[list[Row]]:
         """Dead runs, the latest first."""
         where = f"""rota.dead where {_WHERE}
@@ -245,6 +283,7 @@ class ReadingStatements:
             "due": (yield from _count_due()),
         }
         dead = yield from _count("dead", "true")
+        history = yield from _history(sizes=False)
         deaths = yield Query(STATUS_DEAD, {"counted": COUNTED_DEAD + 1})
         queues = _queues((yield Query(STATUS_QUEUES)), live, deaths)
         estimated = [f"jobs.{name}" for name, total in counted.items() if total.estimated]
@@ -263,19 +302,35 @@ class ReadingStatements:
                 "oldest_running_s": runs.get("running", (0, None))[1] or 0.0,
                 **{n: percentiles((m.stats for m in live), n) for n in LAGS},
             },
-            degraded=_degraded(live, unowned, queues, overdue),
+            degraded=sorted(
+                _degraded(live, unowned, queues, overdue) | ({"history_late"} if history.late() else set())
+            ),
             returned=_sum(members, RETURNS),
             superseded=_sum(members, REFUSALS, "superseded"),
             republished=_sum(members, REPUBLISHED, "republished"),
             parked=_parked(live),
             estimated=estimated + ["dead"] * dead.estimated,
             last_death=_last_death(deaths),
+            history={
+                "keep_s": history.keep_s,
+                "oldest": history.days[0].day if history.days else None,
+                "late": history.late(),
+            },
         )
 
 
 def _rows(columns: dict[str, str], rest: str, params: dict[str, Any]) -> Steps[list[Row]]:
     rows = yield Query(f"select {', '.join(columns.values())} from {rest}", params)
     return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _history(*, sizes: bool) -> Steps[HistoryView]:
+    ((now, keep, why),) = yield Query(TOLD)
+    return HistoryView(now, keep, why, [DayView(*row) for row in (yield Query(DAYS, {"sizes": sizes}))])
+
+
+def _day_table(day: str) -> str:
+    return f"rota.history_{date.fromisoformat(day):%Y%m%d}"
 
 
 def _params(which: Filter) -> dict[str, Any]:
@@ -358,7 +413,7 @@ def _parked(live: Iterable[_Member]) -> int:
     return max((int(m.stats.get("parked", 0)) for m in live), default=0)
 
 
-def _degraded(live: Sequence[_Member], unowned: int, queues: Sequence[Row], overdue: Mapping[str, float]) -> list[str]:
+def _degraded(live: Sequence[_Member], unowned: int, queues: Sequence[Row], overdue: Mapping[str, float]) -> set[str]:
     words = {word for member in live for word in member.stats.get("degraded", [])}
     kinds = {member.row["kind"] for member in live}
     words |= {f"no_{kind}" for kind in ("scheduler", "worker") if kind not in kinds}
@@ -370,4 +425,4 @@ def _degraded(live: Sequence[_Member], unowned: int, queues: Sequence[Row], over
         words.add("no_consumers")
     if any(overdue.get(q["name"], 0.0) > STALLED_SECONDS for q in queues if not q["capped"]):
         words.add("stalled")
-    return sorted(words)
+    return words

@@ -16,6 +16,7 @@ from rota.sched.store.postgres.health import HealthStatements
 from rota.sched.store.postgres.link import AsyncLink, Link, connect_options, drive, drive_async
 from rota.sched.store.postgres.members import MemberStatements
 from rota.sched.store.postgres.reading import ReadingStatements
+from rota.sched.store.postgres.retention import RetentionStatements
 from rota.sched.store.postgres.scheduling import SchedulingStatements
 from rota.sched.store.postgres.session import BACKEND, pooled
 from rota.sched.store.postgres.submission import SubmissionStatements
@@ -39,6 +40,7 @@ class PostgresStore(
     WorkingStatements,
     MemberStatements,
     DutyStatements,
+    RetentionStatements,
     ReadingStatements,
     HealthStatements,
 ):
@@ -131,7 +133,7 @@ class PostgresStore(
 
         version = upgrade(self._engine_url)
         with closing(self.link("migrate")) as link:
-            link.run(self.retain(0, 10_000, 0))
+            link.run(self.make_history())
         return version
 
     @staticmethod

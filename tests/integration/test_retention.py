@@ -1,0 +1,32 @@
+"""Retention in a scheduler that has other things to do."""
+
+from __future__ import annotations
+
+import psycopg
+
+DUE = "update rota.duty set due_at = to_timestamp(0) where name = 'retention'"
+OLD = "rota.history_20200101"
+
+
+def test_jobs_go_on_while_a_day_that_somebody_reads_has_to_go(party):
+    with psycopg.connect(party.store, application_name="a long report") as reader:
+        party.db.execute(f"create table {OLD} partition of rota.history for values from ('20200101') to ('20200102')")
+        reader.execute("select count(*) from rota.history")
+        party.db.execute(DUE)
+        waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%%concurrently'"
+        party.until("the duty to wait", lambda: party.value(waits))
+        ended = 0
+        while party.value(waits):
+            party.rota("submit", "noop")
+            ended += 1
+            party.until("its end", lambda: party.value("select count(*) from rota.history") == ended)  # noqa: B023
+        assert ended
+        party.until("the reason", lambda: party.status()["history"]["late"])
+        (late,) = party.status()["history"]["late"]
+        party.until("who it is", lambda: "a long report" in str(party.status()["history"]["late"][0]["why"]))
+        assert late["since"] == "2020-01-16T00:00:00.000000Z"
+        assert "a long report" in party.doctor()[1]["history late"]["told"]
+    party.db.execute(DUE)
+    party.until("it to go", lambda: party.value(f"select to_regclass('{OLD}')") is None)
+    assert "history_late" not in party.status()["degraded"]
+    assert "day 20200101 has to go and is still there: session" in party.log_of(party.members[0])
