@@ -33,7 +33,6 @@ FLOOR_SPAN = "select count(*) / extract(epoch from max(finished_at) - min(claime
 FIRST_CLAIM = "select extract(epoch from min(claimed_at))::float8 from rota.run"
 NOW = "select extract(epoch from clock_timestamp())::float8"
 RATE = "select count(*) / extract(epoch from max(ended_at) - min({since}))::float8 from rota.history"
-RUNS_LEFT = "select exists(select from rota.run)"
 HANDLERS = {"sync": noop, "async": anoop}
 PHASES = ("fired", "drained", "end_to_end")
 
@@ -94,8 +93,7 @@ class Product:
         return float(self.bench.value(RATE.format(since="begun_at")))
 
     def _ended(self) -> None:
-        self.bench.wait("the last claim", lambda: not self.bench.value("select exists(select from rota.job)"))
-        self.bench.wait("the last finish", lambda: not self.bench.value(RUNS_LEFT))
+        self.bench.wait_idle()
         time.sleep(0.5)  # the acks
 
 
