@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rota.sched.store.postgres import duties, link, members, reading, scheduling, submission, turns, working
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     import psycopg
 
@@ -23,9 +23,11 @@ select query, calls, rows, total_exec_time, shared_blks_hit + shared_blks_read, 
 from pg_stat_statements s join pg_database d on d.oid = s.dbid
 where d.datname = current_database() and query not like '%%pg_stat_statements%%' and toplevel
 """
+_COUNTS = "select count(*)::int from (select from rota."
+_OWNED = "select count(owner)::int"
 FRAME = "begin, set, commit"
 """What surrounds a transaction."""
-RECOVERY = ("mark_dead", "orphans", "hold", "cancel", "poison", "requeue", "free", "adopt", "expire")
+RECOVERY = ("stranded", "mark_dead", "orphans", "hold", "cancel", "poison", "requeue", "free", "adopt", "expire")
 """The statements of one round of recovery, by name."""
 
 
@@ -46,6 +48,10 @@ class Counted(NamedTuple):
         """Both together."""
         assert isinstance(other, Counted)
         return Counted(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def __sub__(self, other: Counted) -> Counted:
+        """What came after `other`."""
+        return Counted(*(a - b for a, b in zip(self, other, strict=True)))
 
 
 class Statements:
@@ -79,9 +85,20 @@ class Statements:
         return self._names.get(_reduced(text)) or " ".join(text.split())[:60]
 
 
-def total(found: dict[str, Counted], names: Iterable[str]) -> Counted:
+def total(found: Mapping[str, Counted], names: Iterable[str]) -> Counted:
     """Several together; those that were not called count nothing."""
     return sum((found.get(name, Counted()) for name in names), Counted())
+
+
+def since(before: Mapping[str, Counted], after: Mapping[str, Counted]) -> dict[str, Counted]:
+    """What was counted between two readings."""
+    return {name: counted - before.get(name, Counted()) for name, counted in after.items()}
+
+
+def of_status(found: Mapping[str, Counted]) -> Counted:
+    """All statements of `rota status`; its calls are those of the picture."""
+    names = [name for name in found if name.startswith(("status_", _COUNTS, _OWNED))]
+    return total(found, names)._replace(calls=found.get("status_members", Counted()).calls)
 
 
 def _reduced(text: str) -> str:

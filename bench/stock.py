@@ -24,8 +24,8 @@ _PART = "get_byte(uuid_send(id), 15) & 63"
 _JOBS = f"""
 insert into rota.job (id, part, queue, next_run_at, scheduled_for, handler, args, created_at)
 select id, {_PART}, {_QUEUE}, due, due, 'noop', '{{"a": 1, "b": "hello"}}', now()
-from (select {_ID} as id, n, case when %(due)s then now() - interval '1 min' * random() - interval '5 s'
-  else now() + interval '1 hour' + interval '30 days' * random() end as due from generate_series(1, %(rows)s) n) x
+from (select {_ID} as id, n, clock_timestamp() + make_interval(secs => %(soonest)s + %(spread)s * random()) as due
+  from generate_series(1, %(rows)s) n) x
 """
 _ENDED = f"""
 insert into rota.history (ended_at, job_id, scheduled_for, outcome, queue, handler, args, attempt, losses, fence, owner,
@@ -44,9 +44,15 @@ def queue_names() -> list[str]:
 def store(db: psycopg.Connection, jobs: int, *, due: bool) -> None:
     """One-offs: overdue by five seconds to a minute, or due from an hour to a month from now."""
     for piece in _pieces(jobs):
-        db.execute(_JOBS, {"due": due, "rows": piece})
+        soonest, spread = (-65.0, 60.0) if due else (3600.0, 30 * 86400.0)
+        db.execute(_JOBS, {"rows": piece, "soonest": soonest, "spread": spread})
     db.execute("insert into rota.queue (name) select unnest(%s::text[]) on conflict do nothing", [queue_names()])
     db.execute("vacuum analyze rota.job")
+
+
+def feed(db: psycopg.Connection, jobs: int) -> None:
+    """One-offs that are due now, beside those that go through."""
+    db.execute(_JOBS, {"rows": jobs, "soonest": 0.0, "spread": 0.0})
 
 
 def end(db: psycopg.Connection, runs: int, day: str) -> None:
