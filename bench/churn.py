@@ -101,18 +101,19 @@ def measure(bench: Bench, options: argparse.Namespace, report: Report) -> None:
     bench.env |= {"ROTA_RECONCILE_AFTER": str(options.reconcile_after)}
     queues = [word for queue in queue_names() for word in ("--queue", queue)]
     samples: list[dict[str, Any]] = []
+    each: list[dict[str, Counted]] = []
     with bench.member("scheduler"), bench.member("worker", *queues), closing(Churn(bench)) as churn:
         counted = churn.go_on(FED)
         with old_snapshot(bench.store):
             for n in range(1, options.samples + 1):
                 begun = time.monotonic()
                 found = churn.go_on(FED + n * options.jobs // options.samples)
-                samples.append(sample(since(counted, found), time.monotonic() - begun))
+                each.append(since(counted, found))
+                samples.append(sample(each[-1], time.monotonic() - begun))
                 counted = found
                 report.add("buffers under an old snapshot", jobs=n * options.jobs // options.samples, **samples[-1])
-        bench.wait_idle()
     for name in (*PER_JOB, *PER_CALL):
-        values = [each[name] for each in samples if each[name]]
+        values = [row[name] for row in samples if row[name]]
         if values:
             report.add(
                 "last of first",
@@ -122,6 +123,16 @@ def measure(bench: Bench, options: argparse.Namespace, report: Report) -> None:
                 last=values[-1],
                 of_first=round(values[-1] / values[0], 2),
             )
+    for name, c in sorted(each[-1].items(), key=lambda item: -item[1].buffers)[:20]:
+        start = each[0].get(name, Counted())
+        report.add(
+            "buffers a call",
+            statement=name,
+            calls=c.calls,
+            first=round(start.buffers / start.calls) if start.calls else None,
+            last=round(c.buffers / c.calls) if c.calls else None,
+            last_ms=round(c.ms / c.calls, 2) if c.calls else None,
+        )
 
 
 def main() -> None:

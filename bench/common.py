@@ -13,6 +13,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "compose"))
 
-from handlers import app, noop  # noqa: E402 - the servers below are found by the line above
+from handlers import app, live, noop  # noqa: E402 - the servers below are found by the line above
 from rota import Client  # noqa: E402
 from servers import Services  # noqa: E402
 from servers.databases import create_database, drop_database  # noqa: E402
@@ -216,6 +217,28 @@ def server_pids(store: Postgres | None = None) -> dict[str, int]:
     if store is not None:
         found["postgres"] = store.pid
     return {name: pid for name, pid in found.items() if pid is not None}
+
+
+@contextmanager
+def live_work(store: str, per_second: int) -> Iterator[None]:
+    """Submits jobs that are due now, evenly, until the end."""
+    over = threading.Event()
+
+    def submit() -> None:
+        with Client.open(store) as client:
+            due = time.monotonic()
+            while not over.is_set():
+                client.submit(live.call())
+                due = max(due + 1 / per_second, time.monotonic() - 1)
+                over.wait(max(0.0, due - time.monotonic()))
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 # Figures.

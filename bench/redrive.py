@@ -13,20 +13,15 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common import PATIENCE, ROTA, Report, Size, opened, parse
-from handlers import live
-from rota import Client
+from common import PATIENCE, ROTA, Report, Size, live_work, opened, parse
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
     from common import Bench
 
@@ -45,28 +40,6 @@ BEGUN = """
 select count(*), extract(epoch from max(begun_at) - min(begun_at))::float8, min(begun_at), max(begun_at)
 from rota.history where handler = 'mark'
 """
-
-
-@contextmanager
-def live_work(store: str, per_second: int) -> Iterator[None]:
-    """Submits jobs that are due now, evenly, until the end."""
-    over = threading.Event()
-
-    def submit() -> None:
-        with Client.open(store) as client:
-            due = time.monotonic()
-            while not over.is_set():
-                client.submit(live.call())
-                due = max(due + 1 / per_second, time.monotonic() - 1)
-                over.wait(max(0.0, due - time.monotonic()))
-
-    thread = threading.Thread(target=submit)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def measure(bench: Bench, marks: Path, options: argparse.Namespace, report: Report) -> None:

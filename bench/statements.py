@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MODULES = (scheduling, working, submission, duties, members, turns, reading, link)
 _CONSTANT = re.compile(r"-?(%\(\w+\)s|%s|\$\d+|'[^']*'|\b\d+(\.\d+)?\b|\b(null|true|false)\b)", re.IGNORECASE)
+_EXTRACT = re.compile(r"extract\((\w+|\$\d+)(?=\s)")
 _COUNTED = """
 select query, calls, rows, total_exec_time, shared_blks_hit + shared_blks_read, wal_bytes, wal_records, wal_fpi
 from pg_stat_statements s join pg_database d on d.oid = s.dbid
@@ -102,5 +103,6 @@ def of_status(found: Mapping[str, Counted]) -> Counted:
 
 
 def _reduced(text: str) -> str:
-    """Without constants, comments and white space."""
-    return re.sub(r"\s+", "", _CONSTANT.sub("?", text.replace("%%", "%"))).lower()
+    """Without constants and white space. What `extract` extracts is a constant for the server."""
+    without = _CONSTANT.sub("?", _EXTRACT.sub("extract('x'", text.replace("%%", "%")))
+    return re.sub(r"\s+", "", without).lower()

@@ -6,6 +6,7 @@ jobs are of several queues in turn and due at random times. Indexes are kept up 
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ select at, id, at, 'succeeded', {_QUEUE}, 'noop', '{{"a": 1, "b": "hello"}}', 1,
 from (select {_ID} as id, n, %(day)s::date::timestamp at time zone 'utc' + interval '1 day' * n / (%(rows)s + 1) as at
   from generate_series(1, %(rows)s) n) x
 """
+_APPENDED = f"""
+insert into rota.history (ended_at, job_id, scheduled_for, outcome, queue, handler, args, attempt, losses, fence, owner,
+  due_at, claimed_at, begun_at)
+select clock_timestamp(), gen_random_uuid(), now(), 'succeeded', {_QUEUE}, 'noop', '{{"a": 1, "b": "hello"}}', 1, 0, n, 1,
+  now(), now(), now()
+from generate_series(1, %(rows)s) n
+"""
 
 
 def queue_names() -> list[str]:
@@ -55,14 +63,23 @@ def feed(db: psycopg.Connection, jobs: int) -> None:
     db.execute(_JOBS, {"rows": jobs, "soonest": 0.0, "spread": 0.0})
 
 
-def end(db: psycopg.Connection, runs: int, day: str) -> None:
-    """Ended runs of a day (YYYY-MM-DD, UTC) whose table is made here, evenly over the day."""
-    table = f"rota.history_{day.replace('-', '')}"
+def end(db: psycopg.Connection, runs: int, day: date) -> None:
+    """Ended runs of a day (UTC) whose table is made here, evenly over the day."""
     db.execute(
-        f"create table if not exists {table} partition of rota.history "
-        f"for values from ('{day} 00:00+00') to (date '{day}' + 1 || ' 00:00+00')"
+        f"create table if not exists {day_table(day)} partition of rota.history "
+        f"for values from ('{day} 00:00+00') to ('{day + timedelta(days=1)} 00:00+00')"
     )
     db.execute(_ENDED, {"day": day, "rows": runs})
+
+
+def day_table(day: date) -> str:
+    """The table of history for what ended that day."""
+    return f"rota.history_{day:%Y%m%d}"
+
+
+def append(db: psycopg.Connection, runs: int) -> None:
+    """Runs that end now, in one statement; their ids are in no order, as with jobs that were stored at any time."""
+    db.execute(_APPENDED, {"rows": runs})
 
 
 def _pieces(rows: int) -> list[int]:
