@@ -82,6 +82,9 @@ def parse(doc: str | None, **sizes: Size) -> argparse.Namespace:
         "--quick", action="store_true", help="very small, to see that it works; the figures mean nothing"
     )
     for name, size in sizes.items():
+        if isinstance(size.full, bool):
+            parser.add_argument(f"--{name}", action="store_true", help=size.help)
+            continue
         told = f"{size.help} (default {size.full}, short {size.short}, quick {size.quick})"
         kind = _numbers if isinstance(size.full, tuple) else type(size.full)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=told)

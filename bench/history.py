@@ -10,6 +10,7 @@ jobs that are due now; told are how long it took, and how late jobs began in the
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,9 @@ def retention(bench: Bench, options: argparse.Namespace, report: Report) -> None
     bench.db.execute("vacuum analyze rota.history")
     size = float(bench.value(SIZE_MB, table))
     bench.db.execute(DUE_AGAIN, ["1 day"])
-    with bench.member("scheduler"), bench.member("worker"):
+    with ExitStack() as members:
+        for kind in ("scheduler", "worker"):
+            members.enter_context(bench.member(kind))
         with live_work(bench.store, options.live):
             bench.wait("the first end", lambda: bench.value(FIRST_END))
             time.sleep(5)  # what was submitted before members had joined has gone through
@@ -76,10 +79,10 @@ def retention(bench: Bench, options: argparse.Namespace, report: Report) -> None
             # A scheduler looks after it when it starts, if it is due.
             bench.db.execute(DUE_AGAIN, ["-1 min"])
             asked = bench.value(NOW)
-            with bench.member("scheduler"):
-                bench.wait("the end of the day", lambda: bench.value(GONE, table), 0.01)
-                gone = bench.value(NOW)
-                time.sleep(options.before)
+            members.enter_context(bench.member("scheduler"))
+            bench.wait("the end of the day", lambda: bench.value(GONE, table), 0.01)
+            gone = bench.value(NOW)
+            time.sleep(options.before)
             after = bench.value(NOW)
         bench.wait_idle()
     report.add(
