@@ -1,14 +1,13 @@
 """A bare round trip: insert a row, publish with confirms to a quorum queue, get the delivery, begin by an update.
 
 The least that any scheduler over Postgres and RabbitMQ does between an arrival and the begin of its work, for the arrivals of
-bench/lateness.py: as there, arrivals are handed to a number of threads that insert one row each time, and what is delivered
-while an update is under way is begun by the next one together.
+bench/lateness.py: as there, some processes insert one row for each arrival and one begins; what is delivered while an update
+is under way is begun by the next one together.
 """
 
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pika
@@ -56,39 +55,44 @@ class Link:
         self._opened(self)
 
 
-class Bare:
-    """The round trip on a database and a vhost of its own. `submit` belongs to one of several threads."""
+class Inserts:
+    """The first half, of a submitter: insert, commit, publish."""
+
+    def __init__(self, store: str, broker: str) -> None:
+        self._db = psycopg.connect(store, autocommit=True)
+        self._out = Link(
+            broker, lambda link: link.channel.confirm_delivery(_ignore, callback=lambda _: link.ready.set())
+        )
+
+    def submit(self, number: int, planned: float) -> None:
+        """One arrival."""
+        self._db.execute(INSERT, [number, planned])
+        body = str(number).encode()
+        self._out.call(lambda: self._out.channel.basic_publish("", QUEUE, body, _PERSISTENT))
+
+    def close(self) -> None:
+        """Ends both connections; what is on its way to the broker goes out first."""
+        self._out.close()
+        self._db.close()
+
+
+class Begins:
+    """The second half, of one worker, on an empty database and an empty vhost."""
 
     def __init__(self, store: str, broker: str) -> None:
         self._store = store
         self._arrived: list[int] = []
         self._moved = threading.Condition()
         self._over = False
-        self._local = threading.local()
-        self._closing = ExitStack()
         self.begun = 0
         with psycopg.connect(store, autocommit=True) as db:
             db.execute(TABLE)
         connection = pika.BlockingConnection(pika.URLParameters(broker))
         connection.channel().queue_declare(QUEUE, durable=True, arguments={"x-queue-type": "quorum"})
         connection.close()
-        self._out = Link(
-            broker, lambda link: link.channel.confirm_delivery(_ignore, callback=lambda _: link.ready.set())
-        )
         self._in = Link(broker, self._consume)
         self._beginner = threading.Thread(target=self._begin)
         self._beginner.start()
-
-    def connect(self) -> None:
-        """What a thread does before it submits."""
-        self._local.db = db = psycopg.connect(self._store, autocommit=True)
-        self._closing.push(lambda *_: db.close())
-
-    def submit(self, number: int, planned: float) -> None:
-        """One arrival."""
-        self._local.db.execute(INSERT, [number, planned])
-        body = str(number).encode()
-        self._out.call(lambda: self._out.channel.basic_publish("", QUEUE, body, _PERSISTENT))
 
     def lateness(self) -> list[float]:
         """Of all that were begun, in seconds."""
@@ -96,14 +100,12 @@ class Bare:
             return [late for (late,) in db.execute(LATENESS)]
 
     def close(self) -> None:
-        """Ends all threads."""
+        """Ends its threads."""
         with self._moved:
             self._over = True
             self._moved.notify()
         self._beginner.join()
         self._in.close()
-        self._out.close()
-        self._closing.close()
 
     def _consume(self, link: Link) -> None:
         def on_message(channel: Any, method: Any, _: Any, body: bytes) -> None:

@@ -12,15 +12,15 @@ bench/bare.py does at the planned time. The figures of the first seconds of each
 
 from __future__ import annotations
 
+import multiprocessing
 import random
-import threading
 import time
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from bare import Bare
+from bare import Begins, Inserts
 from common import NAME, Bench, Report, Size, opened, parse, place, spread
 from handlers import at, noop
 from rota import Client
@@ -36,7 +36,9 @@ LATENESS = (
 )
 CLOCK = "select extract(epoch from clock_timestamp())::float8"
 AHEAD_SECONDS = 3.0
-"""Between the end of storing and the first planned time, and between the start of submitters and theirs."""
+"""Between the end of storing and the first planned time."""
+START_SECONDS = 8.0
+"""What submitters may take to start and connect before it."""
 
 
 def poisson(rate: float, seconds: float, rng: random.Random) -> list[float]:
@@ -49,33 +51,63 @@ def poisson(rate: float, seconds: float, rng: random.Random) -> list[float]:
 
 
 def arrive(
-    planned: list[float],
-    offset: float,
-    submitters: int,
-    prepare: Callable[[], object],
-    submit: Callable[[int, float], object],
+    planned: list[float], options: argparse.Namespace, offset: float, submitter: Callable[..., Submitter], *where: str
 ) -> None:
-    """Calls `submit` with number and planned time (of the store's clock, `offset` ahead of ours) for each of them when it has come.
+    """Submits each arrival when its planned time (of the store's clock, `offset` ahead of ours) has come.
 
-    Whichever thread is free takes the next one. Each has called `prepare` before.
+    By several processes: whichever is free takes the next one. `submitter` and `where` make, in each of them, what submits.
     """
-    rest, lock = iter(enumerate(planned)), threading.Lock()
+    context = multiprocessing.get_context("spawn")
+    taken = context.Value("q", 0)
+    arguments = (planned, offset, taken, submitter, where)
+    processes = [context.Process(target=submit_all, args=arguments) for _ in range(options.submitters)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        if process.exitcode:
+            raise SystemExit(f"bench: a submitter failed with exit status {process.exitcode}")
 
-    def work() -> None:
-        prepare()
+
+def submit_all(
+    planned: list[float], offset: float, taken: Any, submitter: Callable[..., Submitter], where: tuple[str, ...]
+) -> None:
+    """One submitter, in a process of its own."""
+    with closing(submitter(*where)) as submitting:
         while True:
-            with lock:
-                number, due = next(rest, (0, None))
-            if due is None:
+            with taken.get_lock():
+                number = taken.value
+                taken.value += 1
+            if number >= len(planned):
                 return
-            time.sleep(max(0.0, due - offset - time.time()))
-            submit(number, due)
+            time.sleep(max(0.0, planned[number] - offset - time.time()))
+            submitting.submit(number, planned[number])
 
-    threads = [threading.Thread(target=work) for _ in range(submitters)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+
+class Submitter(Protocol):
+    """What a submitting process has."""
+
+    def submit(self, number: int, planned: float) -> object:
+        """One arrival."""
+
+    def close(self) -> None:
+        """Ends connections."""
+
+
+class Live:
+    """A client that has submitted before."""
+
+    def __init__(self, store: str) -> None:
+        self._client = Client.open(store)
+        self._client.submit(noop.call(a=1, b="connects"))
+
+    def submit(self, _: int, planned: float) -> None:
+        """One job, due at once."""
+        self._client.submit(at.call(planned=planned))
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._client.close()
 
 
 def offset_of(bench: Bench) -> float:
@@ -114,17 +146,10 @@ def stored(bench: Bench, options: argparse.Namespace, times: list[float]) -> lis
 
 def live(bench: Bench, options: argparse.Namespace, times: list[float]) -> list[float]:
     """Each submitted when it is due."""
-    mine, clients = threading.local(), ExitStack()
-
-    def prepare() -> None:
-        mine.client = clients.enter_context(Client.open(bench.store))
-        mine.client.submit(noop.call(a=1, b="connects"))
-
-    with members(bench), clients:
+    with members(bench):
         offset = offset_of(bench)
-        start = time.time() + offset + AHEAD_SECONDS
-        submit = lambda _, planned: mine.client.submit(at.call(planned=planned))  # noqa: E731
-        arrive([start + t for t in times], offset, options.submitters, prepare, submit)
+        start = time.time() + offset + START_SECONDS
+        arrive([start + t for t in times], options, offset, Live, bench.store)
         bench.wait_idle()
     return [late for (late,) in bench.db.execute(LATENESS)]
 
@@ -132,11 +157,11 @@ def live(bench: Bench, options: argparse.Namespace, times: list[float]) -> list[
 def bare(bench: Bench, options: argparse.Namespace, times: list[float]) -> list[float]:
     """The same arrivals through the bare round trip."""
     offset = offset_of(bench)
-    with place(name=f"{NAME}_bare") as (store, broker), closing(Bare(store, broker)) as trip:
-        start = time.time() + offset + AHEAD_SECONDS
-        arrive([start + t for t in times], offset, options.submitters, trip.connect, trip.submit)
-        bench.wait("the last begin", lambda: trip.begun == len(times))
-        return trip.lateness()
+    with place(name=f"{NAME}_bare") as (store, broker), closing(Begins(store, broker)) as begins:
+        start = time.time() + offset + START_SECONDS
+        arrive([start + t for t in times], options, offset, Inserts, store, broker)
+        bench.wait("the last begin", lambda: begins.begun == len(times))
+        return begins.lateness()
 
 
 def shares(late: list[float]) -> dict[str, float]:
@@ -152,7 +177,7 @@ def main() -> None:
         rates=Size((100, 1_000), (100, 1_000), (50, 200), "arrivals a second"),
         seconds=Size(60.0, 15.0, 3.0, "of arrivals"),
         rounds=Size(3, 2, 1, "times that everything is measured"),
-        submitters=Size(8, 8, 8, "threads with a connection each, of live and bare"),
+        submitters=Size(4, 4, 4, "processes with a connection each, of live and bare"),
         seed=Size(1, 1, 1, "of the arrivals"),
     )
     report, rng = Report("lateness", options), random.Random(options.seed)
