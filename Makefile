@@ -11,9 +11,9 @@ WORKERS ?= 3
 CASES ?=
 # of the mutations, by name; all of them by default
 MUTANTS ?=
-# the name of a measurement in bench/, else run, and its options
+# the name of a measurement in bench/, else all of them, and its options
 BENCH ?=
-BENCH_NAME := $(if $(wildcard bench/$(firstword $(BENCH)).py),$(firstword $(BENCH)),run)
+BENCH_NAME := $(if $(wildcard bench/$(firstword $(BENCH)).py),$(firstword $(BENCH)),all)
 
 # What is started a thousand times is compiled once, also where the environment keeps no bytecode, as containers do.
 export PYTHONDONTWRITEBYTECODE :=
@@ -57,7 +57,7 @@ model: python ## walk all orders of the protocol's steps (CASES="..." for other 
 mutants: setup ## break the code in known ways, one after the other: the tests must notice each (MUTANTS="names")
 	@$(SERVICES) run -- $(VENV)/python tests/mutants/run.py $(MUTANTS)
 
-bench: setup ## the measurements of docs and design, as JSON lines (BENCH="redrive --runs 20000" for bench/redrive.py)
+bench: setup ## the measurements of docs/performance.md, as tables and JSON lines (BENCH="pipeline --rounds 3" for bench/pipeline.py)
 	@$(SERVICES) run -- $(VENV)/python bench/$(BENCH_NAME).py $(filter-out $(BENCH_NAME),$(BENCH))
 
 lint: setup view ## ruff, mypy and the import contracts

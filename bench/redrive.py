@@ -1,8 +1,8 @@
 """What a redrive of very many dead runs does to work that goes on meanwhile, in the same queue and the same worker.
 
-100,000 dead runs are redriven at 2,000/s while live jobs are submitted all the time. One scheduler, one worker, one JSON
-object at the end: the rate at which redriven runs began, how late live runs began before and during, how many redriven
-runs were executed twice and how many never.
+100,000 dead runs are redriven at 2,000/s while live jobs are submitted all the time. One scheduler, one
+worker: the rate at which redriven runs began, how late live runs began before and during, how many redriven runs were
+executed twice and how many never.
 
     make bench BENCH=redrive
     make bench BENCH="redrive --runs 20000 --rate 500"
@@ -10,25 +10,20 @@ runs were executed twice and how many never.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import tempfile
-import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marks import live
-from rota import Client
-from run import PATIENCE, ROOT, ROTA, opened
+from common import PATIENCE, ROTA, Report, Size, live_work, opened, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import argparse
 
-    from run import Bench
+    from common import Bench
 
 DEAD = """
 insert into rota.dead (job_id, scheduled_for, died_at, reason, part, queue, handler, args, attempt, losses, errors, due_at,
@@ -47,36 +42,14 @@ from rota.history where handler = 'mark'
 """
 
 
-@contextmanager
-def live_work(store: str, per_second: int) -> Iterator[None]:
-    """Submits jobs that are due now, evenly, until the end."""
-    over = threading.Event()
-
-    def submit() -> None:
-        with Client.open(store) as client:
-            due = time.monotonic()
-            while not over.is_set():
-                client.submit(live.call())
-                due = max(due + 1 / per_second, time.monotonic() - 1)
-                over.wait(max(0.0, due - time.monotonic()))
-
-    thread = threading.Thread(target=submit)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def measure(bench: Bench, marks: Path, options: argparse.Namespace) -> None:
+def measure(bench: Bench, marks: Path, options: argparse.Namespace, report: Report) -> None:
     """Live work alone, then with the redrive beside it."""
     db, runs = bench.db, options.runs
-    worker = ("worker", "--concurrency", options.concurrency)
+    worker = ("worker", "--concurrency", str(options.concurrency))
     with bench.member("scheduler"), bench.member(*worker), live_work(bench.store, options.live):
         db.execute(DEAD, [runs])
         db.execute("analyze rota.dead")
-        bench.rate("select count(*) from rota.history", 1)
+        bench.wait("the first end", lambda: bench.value("select exists(select from rota.history)"))
         time.sleep(5)  # what was submitted before members had joined has gone through
         (before,) = db.execute("select clock_timestamp()").fetchone() or ()
         time.sleep(options.before)
@@ -90,20 +63,19 @@ def measure(bench: Bench, marks: Path, options: argparse.Namespace) -> None:
             time.sleep(1)
     count, span, _, last = db.execute(BEGUN).fetchone() or (0, 0.0, None, None)
     executions = Counter(marks.read_text().split())
-    figures = {
-        "bench": "redrive",
-        "runs": runs,
-        "redriven": json.loads(told.splitlines()[-1])["redriven"],
-        "command_s": round(seconds, 1),
-        "asked_per_s": options.rate,
-        "kept_per_s": round(count / span) if span else 0,
-        "live_per_s": options.live,
-        "live_before": lateness(bench, before, begun),
-        "live_during": lateness(bench, begun, last),
-        "doubled": sum(n > 1 for n in executions.values()),
-        "lost": runs - len(executions),
-    }
-    print(json.dumps(figures), flush=True)
+    report.add(
+        "redrive",
+        runs=runs,
+        redriven=json.loads(told.splitlines()[-1])["redriven"],
+        command_s=round(seconds, 1),
+        asked_per_s=options.rate,
+        kept_per_s=round(count / span) if span else 0,
+        live_per_s=options.live,
+        live_before=lateness(bench, before, begun),
+        live_during=lateness(bench, begun, last),
+        doubled=sum(n > 1 for n in executions.values()),
+        lost=runs - len(executions),
+    )
 
 
 def lateness(bench: Bench, since: object, until: object) -> dict[str, float]:
@@ -114,18 +86,21 @@ def lateness(bench: Bench, since: object, until: object) -> dict[str, float]:
 
 def main() -> None:
     """Parses and measures."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--runs", type=int, default=100_000)
-    arguments.add_argument("--rate", type=int, default=2_000)
-    arguments.add_argument("--live", type=int, default=100, help="live jobs a second")
-    arguments.add_argument("--before", type=float, default=10.0, help="seconds of live work alone")
-    arguments.add_argument("--concurrency", default="16")
-    options = arguments.parse_args()
+    options = parse(
+        __doc__,
+        runs=Size(100_000, 20_000, 1_000, "dead runs"),
+        rate=Size(2_000, 1_000, 500, "that the redrive asks for, runs a second"),
+        live=Size(100, 100, 100, "live jobs a second"),
+        before=Size(10.0, 10.0, 2.0, "seconds of live work alone"),
+        concurrency=Size(16, 16, 16, "of the worker"),
+    )
+    report = Report("redrive", options)
     with tempfile.TemporaryDirectory() as folder, opened() as bench:
         marks = Path(folder) / "marks"
         marks.touch()
-        bench.env |= {"ROTA_APP": "marks:app", "BENCH_MARKS": str(marks), "PYTHONPATH": str(ROOT / "bench")}
-        measure(bench, marks, options)
+        bench.env |= {"BENCH_MARKS": str(marks)}
+        measure(bench, marks, options, report)
+    report.show()
 
 
 if __name__ == "__main__":

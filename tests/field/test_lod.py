@@ -1,4 +1,4 @@
-"""Everything at minute 0: what jitter makes of it. How fast a herd is claimed and published: bench/run.py."""
+"""Everything at minute 0: what jitter makes of it. How fast a herd is claimed and published: bench/pipeline.py."""
 
 from __future__ import annotations
 

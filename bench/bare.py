@@ -1,0 +1,134 @@
+"""A bare round trip: insert a row, publish with confirms to a quorum queue, get the delivery, begin by an update.
+
+The least that any scheduler over Postgres and RabbitMQ does between an arrival and the begin of its work, for the arrivals of
+bench/lateness.py: as there, some processes insert one row for each arrival and one begins; what is delivered while an update
+is under way is begun by the next one together.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pika
+import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+QUEUE = "bare.jobs"
+TABLE = "create table bare (id bigint primary key, planned float8 not null, begun timestamptz) with (fillfactor = 60)"
+INSERT = "insert into bare (id, planned) values (%s, %s)"
+BEGIN = "update bare set begun = clock_timestamp() where id = any(%s::bigint[]) and begun is null"
+LATENESS = "select extract(epoch from begun)::float8 - planned from bare where begun is not null"
+_PERSISTENT = pika.BasicProperties(delivery_mode=2)
+_PREFETCH = 2000
+
+
+class Link:
+    """A pika connection with its loop on a thread of its own."""
+
+    def __init__(self, url: str, opened: Callable[[Link], None]) -> None:
+        self.channel: Any = None
+        self.ready = threading.Event()
+        self._opened = opened
+        self._connection = pika.SelectConnection(pika.URLParameters(url), on_open_callback=self._on_open)
+        self._thread = threading.Thread(target=self._connection.ioloop.start, daemon=True)
+        self._thread.start()
+        if not self.ready.wait(30):
+            raise SystemExit("bench: the bare round trip got no channel within 30 s")
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Runs it on the loop's thread."""
+        self._connection.ioloop.add_callback_threadsafe(function)
+
+    def close(self) -> None:
+        """Ends connection and thread."""
+        self.call(self._connection.close)
+        self._thread.join(10)
+
+    def _on_open(self, connection: Any) -> None:
+        connection.channel(on_open_callback=self._on_channel)
+
+    def _on_channel(self, channel: Any) -> None:
+        self.channel = channel
+        self._opened(self)
+
+
+class Inserts:
+    """The first half, of a submitter: insert, commit, publish."""
+
+    def __init__(self, store: str, broker: str) -> None:
+        self._db = psycopg.connect(store, autocommit=True)
+        self._out = Link(
+            broker, lambda link: link.channel.confirm_delivery(_ignore, callback=lambda _: link.ready.set())
+        )
+
+    def submit(self, number: int, planned: float) -> None:
+        """One arrival."""
+        self._db.execute(INSERT, [number, planned])
+        body = str(number).encode()
+        self._out.call(lambda: self._out.channel.basic_publish("", QUEUE, body, _PERSISTENT))
+
+    def close(self) -> None:
+        """Ends both connections; what is on its way to the broker goes out first."""
+        self._out.close()
+        self._db.close()
+
+
+class Begins:
+    """The second half, of one worker, on an empty database and an empty vhost."""
+
+    def __init__(self, store: str, broker: str) -> None:
+        self._store = store
+        self._arrived: list[int] = []
+        self._moved = threading.Condition()
+        self._over = False
+        self.begun = 0
+        with psycopg.connect(store, autocommit=True) as db:
+            db.execute(TABLE)
+        connection = pika.BlockingConnection(pika.URLParameters(broker))
+        connection.channel().queue_declare(QUEUE, durable=True, arguments={"x-queue-type": "quorum"})
+        connection.close()
+        self._in = Link(broker, self._consume)
+        self._beginner = threading.Thread(target=self._begin)
+        self._beginner.start()
+
+    def lateness(self) -> list[float]:
+        """Of all that were begun, in seconds."""
+        with psycopg.connect(self._store) as db:
+            return [late for (late,) in db.execute(LATENESS)]
+
+    def close(self) -> None:
+        """Ends its threads."""
+        with self._moved:
+            self._over = True
+            self._moved.notify()
+        self._beginner.join()
+        self._in.close()
+
+    def _consume(self, link: Link) -> None:
+        def on_message(channel: Any, method: Any, _: Any, body: bytes) -> None:
+            channel.basic_ack(method.delivery_tag)
+            with self._moved:
+                self._arrived.append(int(body))
+                self._moved.notify()
+
+        link.channel.basic_qos(
+            prefetch_count=_PREFETCH, callback=lambda _: link.channel.basic_consume(QUEUE, on_message)
+        )
+        link.ready.set()
+
+    def _begin(self) -> None:
+        with psycopg.connect(self._store, autocommit=True) as db:
+            while True:
+                with self._moved:
+                    self._moved.wait_for(lambda: self._arrived or self._over)
+                    batch, self._arrived = self._arrived, []
+                if not batch:
+                    return
+                self.begun += db.execute(BEGIN, [batch]).rowcount
+
+
+def _ignore(_: Any) -> None:
+    """A confirm: nothing waits for it, as the delivery comes anyway."""

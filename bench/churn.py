@@ -1,0 +1,153 @@
+"""What statements cost while very many jobs go through under one old snapshot: buffers per job, or per call, over time.
+
+Another connection holds a snapshot from the beginning, as a forgotten session or a long dump does: nothing that leaves a table
+is vacuumed away. The pipeline is fed with jobs that are due at once, a few thousand ahead of it, and somebody looks at `rota
+status` now and then. Claim, begin and finish are told per job; recovery, reconciler and status per call.
+
+    make bench BENCH=churn
+    make bench BENCH="churn --jobs 200000"
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from common import PATIENCE, Bench, Report, Size, opened, own_postgres, parse
+from rota.sched.store import open_store
+from statements import RECOVERY, Counted, Statements, of_status, since, total
+from stock import feed, queue_names
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping
+
+PER_JOB = ("claim", "ready", "begin", "finish")
+PER_CALL = ("recovery", "reconciler", "status", "next_due", "owned")
+FED = 2000
+"""Jobs that are stored at a time."""
+AHEAD = 10_000
+"""Jobs that are stored and not ended, at most about."""
+LOOK_SECONDS = 0.2
+STATUS_SECONDS = 2.0
+
+
+class Churn:
+    """The pipeline's progress, as the server counts it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.statements = Statements(bench.db)
+        self.fed = 0
+        self._store = open_store(bench.store)
+        self._link: Any = self._store.link("bench")
+        self._looked = 0.0
+
+    def go_on(self, jobs: int) -> dict[str, Counted]:
+        """Feeds until so many in all have ended; what was counted until then."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            if time.monotonic() - self._looked > STATUS_SECONDS:
+                self._looked = time.monotonic()
+                self._link.run(self._store.status())
+            found = self.statements.read()
+            ended = found.get("finish", Counted()).rows
+            if ended >= jobs:
+                return found
+            if time.monotonic() > end:
+                raise SystemExit(f"bench: {ended} of {jobs} jobs ended within {PATIENCE:.0f} s")
+            if self.fed - ended < AHEAD:
+                feed(self.bench.db, FED)
+                self.fed += FED
+            else:
+                time.sleep(LOOK_SECONDS)
+
+    def close(self) -> None:
+        """Ends the connection of status."""
+        self._link.close()
+
+
+@contextmanager
+def old_snapshot(store: str) -> Iterator[None]:
+    """A session that forgot to commit."""
+    with psycopg.connect(store) as db:
+        db.execute("set transaction isolation level repeatable read")
+        db.execute("select count(*) from rota.queue")
+        yield
+
+
+def sample(found: Mapping[str, Counted], seconds: float) -> dict[str, Any]:
+    """Buffers; None for what was not called meanwhile."""
+    jobs = found["finish"].rows
+    calls = {
+        "recovery": total(found, RECOVERY)._replace(calls=found.get("orphans", Counted()).calls),
+        "reconciler": found.get("lost", Counted()),
+        "status": of_status(found),
+        "next_due": found.get("next_due", Counted()),
+        "owned": found.get("owned", Counted()),
+    }
+    return {
+        "jobs_per_s": round(jobs / seconds),
+        **{name: round(found.get(name, Counted()).buffers / jobs, 2) for name in PER_JOB},
+        **{name: round(c.buffers / c.calls) if c.calls else None for name, c in calls.items()},
+    }
+
+
+def measure(bench: Bench, options: argparse.Namespace, report: Report) -> None:
+    """Samples over equal numbers of jobs."""
+    bench.db.execute("insert into rota.queue (name) select unnest(%s::text[])", [queue_names()])
+    bench.env |= {"ROTA_RECONCILE_AFTER": str(options.reconcile_after)}
+    queues = [word for queue in queue_names() for word in ("--queue", queue)]
+    samples: list[dict[str, Any]] = []
+    each: list[dict[str, Counted]] = []
+    with bench.member("scheduler"), bench.member("worker", *queues), closing(Churn(bench)) as churn:
+        counted = churn.go_on(FED)
+        with old_snapshot(bench.store):
+            for n in range(1, options.samples + 1):
+                begun = time.monotonic()
+                found = churn.go_on(FED + n * options.jobs // options.samples)
+                each.append(since(counted, found))
+                samples.append(sample(each[-1], time.monotonic() - begun))
+                counted = found
+                report.add("buffers under an old snapshot", jobs=n * options.jobs // options.samples, **samples[-1])
+    for name in (*PER_JOB, *PER_CALL):
+        values = [row[name] for row in samples if row[name]]
+        if values:
+            report.add(
+                "last of first",
+                statement=name,
+                per="job" if name in PER_JOB else "call",
+                first=values[0],
+                last=values[-1],
+                of_first=round(values[-1] / values[0], 2),
+            )
+    for name, c in sorted(each[-1].items(), key=lambda item: -item[1].buffers)[:20]:
+        start = each[0].get(name, Counted())
+        report.add(
+            "buffers a call",
+            statement=name,
+            calls=c.calls,
+            first=round(start.buffers / start.calls) if start.calls else None,
+            last=round(c.buffers / c.calls) if c.calls else None,
+            last_ms=round(c.ms / c.calls, 2) if c.calls else None,
+        )
+
+
+def main() -> None:
+    """Measures on a Postgres of its own."""
+    options = parse(
+        __doc__,
+        jobs=Size(2_000_000, 300_000, 10_000, "jobs that go through"),
+        samples=Size(20, 6, 2, "readings, evenly over the jobs"),
+        reconcile_after=Size(60, 60, 20, "seconds, ROTA_RECONCILE_AFTER: the reconciler looks four times in that time"),
+    )
+    with own_postgres(max_wal_size="8GB") as server, opened(server.url) as bench:
+        report = Report("churn", options, server.url)
+        measure(bench, options, report)
+    report.show()
+
+
+if __name__ == "__main__":
+    main()

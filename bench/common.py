@@ -1,0 +1,368 @@
+"""What the benches share: databases and vhosts of their own, members on them, sizes, and how figures are told.
+
+A bench measures on the servers of `make bench`, fsync on, and takes down what it made. What it tells comes as one table a
+kind of figure and then as JSON, one object a line; the first line has the machine, the versions and the parameters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "compose"))
+
+from handlers import app, live, noop  # noqa: E402 - the servers below are found by the line above
+from rota import Client  # noqa: E402
+from servers import Services  # noqa: E402
+from servers.databases import create_database, drop_database  # noqa: E402
+from servers.management import Management  # noqa: E402
+from servers.postgres import Postgres  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from rota.sched.model import Call
+
+NAME = "rota_bench"
+QUEUE = app.name
+ROTA = str(Path(sys.executable).parent / "rota")
+PATIENCE = 900.0
+"""Seconds that anything may take before a bench gives up."""
+SERVER_SETTINGS = (
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "shared_buffers",
+    "max_wal_size",
+    "checkpoint_timeout",
+)
+RUNS_LEFT = "select exists(select from rota.run)"
+DUE_LEFT = """
+select exists(select from generate_series(0, 63) part cross join rota.queue q cross join lateral (
+  select from rota.job j where j.part = part::smallint and j.queue = q.name and not j.paused and j.next_run_at <= now() limit 1) d)
+"""
+LIBRARIES = ("psycopg", "pika", "sqlalchemy")
+
+
+# Sizes.
+
+
+@dataclass(frozen=True)
+class Size:
+    """A number, or several, in three sizes: on its own, as a part of `make bench`, and to see that it works."""
+
+    full: Any
+    short: Any
+    quick: Any
+    help: str
+
+
+def parse(doc: str | None, **sizes: Size) -> argparse.Namespace:
+    """The options of a bench: `--short`, `--quick` and each of its sizes."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="the sizes of a run of all benches")
+    parser.add_argument(
+        "--quick", action="store_true", help="very small, to see that it works; the figures mean nothing"
+    )
+    for name, size in sizes.items():
+        if isinstance(size.full, bool):
+            parser.add_argument(f"--{name}", action="store_true", help=size.help)
+            continue
+        told = f"{size.help} (default {size.full}, short {size.short}, quick {size.quick})"
+        kind = _numbers if isinstance(size.full, tuple) else type(size.full)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=told)
+    options = parser.parse_args()
+    for name, size in sizes.items():
+        if getattr(options, name) is None:
+            setattr(options, name, size.quick if options.quick else size.short if options.short else size.full)
+    return options
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in text.replace("_", "").split(","))
+
+
+# Servers and members.
+
+
+class Bench:
+    """A database and a vhost of its own, and members on them."""
+
+    def __init__(self, store: str, broker: str, management: Management) -> None:
+        self.store = store
+        self.broker = broker
+        self.management = management
+        self.env = {
+            **os.environ,
+            "ROTA_STORE": store,
+            "ROTA_BROKER": broker,
+            "ROTA_APP": "handlers:app",
+            "ROTA_LOG_LEVEL": "error",
+            "PYTHONPATH": str(ROOT / "bench"),
+        }
+        subprocess.run([ROTA, "migrate"], env=self.env, check=True, stdout=subprocess.DEVNULL)
+        self.db = psycopg.connect(store, autocommit=True)
+
+    @contextmanager
+    def member(self, *command: str) -> Iterator[int]:
+        """Runs a member meanwhile; gives its pid."""
+        process = subprocess.Popen([ROTA, *command], env=self.env)
+        try:
+            yield process.pid
+        finally:
+            process.terminate()
+            process.wait(60)
+
+    def lift_cap(self, runs: int, queue: str = QUEUE) -> None:
+        """Lets so many runs be published and not begun; 20,000 by default."""
+        self.db.execute(
+            "insert into rota.queue (name, cap) values (%s, %s) on conflict (name) do update set cap = excluded.cap",
+            [queue, runs],
+        )
+
+    def submit(self, jobs: int, call: Callable[[], Call] | None = None) -> None:
+        """Jobs that are due now, no-ops by default, a thousand at a time."""
+        call = call or (lambda: noop.call(a=1, b="hello"))
+        with Client.open(self.store) as client:
+            for n in range(0, jobs, 1000):
+                client.submit_many([call() for _ in range(min(1000, jobs - n))])
+
+    def value(self, sql: str, *params: Any) -> Any:
+        """The first column of the first row."""
+        row = self.db.execute(sql, params or None).fetchone()
+        return row[0] if row else None
+
+    def wait(self, what: str, reached: Callable[[], object], pause: float = 0.1) -> None:
+        """Looks every `pause` seconds whether that is reached."""
+        end = time.monotonic() + PATIENCE
+        while not reached():
+            if time.monotonic() > end:
+                raise SystemExit(f"bench: {what} was not reached within {PATIENCE:.0f} s")
+            time.sleep(pause)
+
+    def wait_idle(self) -> None:
+        """Until no run is alive and no job is due, by index."""
+        self.wait("the end of all runs", lambda: not self.value(RUNS_LEFT) and not self.value(DUE_LEFT))
+
+
+@contextmanager
+def opened(server: str | None = None, name: str = NAME) -> Iterator[Bench]:
+    """A bench on the servers of the environment, or on another Postgres; it is taken down afterwards."""
+    with place(server, name) as (store, broker):
+        bench = Bench(store, broker, _management())
+        try:
+            yield bench
+        finally:
+            bench.db.close()
+
+
+@contextmanager
+def place(server: str | None = None, name: str = NAME) -> Iterator[tuple[str, str]]:
+    """The URLs of an empty database and an empty vhost, which are dropped afterwards."""
+    server, management = server or os.environ["ROTA_TEST_STORE"], _management()
+    drop_database(server, name)
+    management.delete_vhost(name)
+    try:
+        yield create_database(server, name), management.create_vhost(name)
+    finally:
+        drop_database(server, name)
+        management.delete_vhost(name)
+
+
+def _management() -> Management:
+    return Management(os.environ["ROTA_TEST_BROKER"], os.environ.get("ROTA_TEST_BROKER_MANAGEMENT", ""))
+
+
+@contextmanager
+def own_postgres(**settings: str) -> Iterator[Postgres]:
+    """A new Postgres of the bench's own that counts what each statement costs; removed afterwards."""
+    defaults = {
+        "shared_preload_libraries": "pg_stat_statements",
+        "pg_stat_statements.track_planning": "off",
+        "pg_stat_statements.max": "2000",
+        "compute_query_id": "on",
+    }
+    server = Postgres(ROOT / ".rota" / "bench-postgres", settings={**defaults, **settings})
+    server.destroy()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.destroy()
+
+
+def server_pids(store: Postgres | None = None) -> dict[str, int]:
+    """The processes of Postgres and RabbitMQ by name; none for those that run elsewhere (containers, given URLs)."""
+    services = Services(ROOT)
+    shared = {"postgres": (services.postgres, "STORE"), "rabbitmq": (services.rabbitmq, "BROKER")}
+    found = {
+        name: server.pid
+        for name, (server, variable) in shared.items()
+        if server.running and server.url == os.environ.get(f"ROTA_TEST_{variable}")
+    }
+    if store is not None:
+        found["postgres"] = store.pid
+    return {name: pid for name, pid in found.items() if pid is not None}
+
+
+@contextmanager
+def live_work(store: str, per_second: int) -> Iterator[None]:
+    """Submits jobs that are due now, evenly, until the end."""
+    over = threading.Event()
+
+    def submit() -> None:
+        with Client.open(store) as client:
+            due = time.monotonic()
+            while not over.is_set():
+                client.submit(live.call())
+                due = max(due + 1 / per_second, time.monotonic() - 1)
+                over.wait(max(0.0, due - time.monotonic()))
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+# Figures.
+
+
+def spread(values: Iterable[float], digits: int = 0) -> dict[str, float]:
+    """Median, lowest and highest."""
+    values = sorted(values)
+    numbers = {"median": statistics.median(values), "low": values[0], "high": values[-1]}
+    return {name: _rounded(value, digits) for name, value in numbers.items()}
+
+
+def _rounded(value: float, digits: int) -> float:
+    return round(value, digits) if digits else round(value)
+
+
+class Report:
+    """What a bench tells. Figures go to stderr as they come, so that one that is broken off has told something."""
+
+    def __init__(self, bench: str, options: argparse.Namespace, server: str | None = None) -> None:
+        self.bench = bench
+        self._console = Console(stderr=True, highlight=False)
+        self.rows: list[dict[str, Any]] = [
+            {"bench": bench, "what": "setting", **_setting(server), "options": vars(options)}
+        ]
+
+    def note(self, text: str) -> None:
+        """Progress, for the impatient."""
+        self._console.print(f"{self.bench}: {text}", style="dim", markup=False, soft_wrap=True)
+
+    def add(self, what: str, **figures: Any) -> None:
+        """One object. Figures that belong into one table have the same `what`."""
+        self.rows.append({"bench": self.bench, "what": what, **figures})
+        self.note(json.dumps({"what": what, **figures}))
+
+    def show(self) -> None:
+        """The tables, then the JSON lines."""
+        show(self.rows)
+
+
+def show(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table for each kind of figures, then all of them as JSON, one object a line."""
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    for bench, what in dict.fromkeys((row["bench"], row["what"]) for row in rows if row["what"] != "setting"):
+        console.print(_table([row for row in rows if (row["bench"], row["what"]) == (bench, what)], f"{bench}: {what}"))
+    for row in rows:
+        print(json.dumps(row), flush=True)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    columns = [c for c in dict.fromkeys(name for row in rows for name in row) if c not in {"bench", "what"}]
+    table = Table(title=title, title_justify="left")
+    for name in columns:
+        table.add_column(name, justify="right", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in columns))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, dict) and set(value) == {"median", "low", "high"}:
+        return f"{_cell(value['median'])} ({_cell(value['low'])} to {_cell(value['high'])})"
+    if isinstance(value, dict):
+        return "\n".join(f"{name} {_cell(each)}" for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(map(_cell, value))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
+
+
+def _setting(server: str | None) -> dict[str, Any]:
+    overview = _management().request("GET", "/api/overview")
+    with psycopg.connect(server or os.environ["ROTA_TEST_STORE"]) as db:
+        postgres = {
+            name: db.execute("select current_setting(%s)", [name]).fetchone()[0]
+            for name in ("server_version", *SERVER_SETTINGS)
+        }
+    return {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": _commit(),
+        "machine": _machine(),
+        "python": platform.python_version(),
+        "rota": version("rota"),
+        "postgres": postgres,
+        "rabbitmq": {"server_version": overview["rabbitmq_version"], "erlang": overview["erlang_version"]},
+        "libraries": {name: version(name) for name in LIBRARIES},
+    }
+
+
+def _machine() -> dict[str, Any]:
+    models = [
+        line.partition(":")[2].strip() for line in _read("/proc/cpuinfo").splitlines() if line.startswith("model name")
+    ]
+    memory = [int(line.split()[1]) for line in _read("/proc/meminfo").splitlines() if line.startswith("MemTotal")]
+    return {
+        "cpu": models[0] if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(memory[0] / 2**20, 1) if memory else None,
+        "kernel": platform.release(),
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _commit() -> str:
+    """What was measured, with a plus where files were changed since."""
+    git = ("git", "-C", str(ROOT))
+    try:
+        told = [
+            subprocess.run([*git, *words], check=True, capture_output=True, text=True).stdout.strip()
+            for words in (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "-uno"))
+        ]
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return told[0] + "+" * bool(told[1])

@@ -1,0 +1,207 @@
+"""How late jobs begin: begun minus planned by the store's clock, at steady rates, beside a bare round trip in turns.
+
+Open loop: all arrivals are planned beforehand, as a Poisson process, and none waits for what became of another. A job's lateness
+counts from its planned time, also where the submitter was late, so that nothing is left out when something stands still.
+
+stored: submitted ahead, each for its planned time. live: submitted at its planned time, due at once, one statement each. bare: what
+bench/bare.py does at the planned time. The figures of the first seconds of each count like all others.
+
+    make bench BENCH=lateness
+    make bench BENCH="lateness --rates 100 --seconds 60"
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from itertools import product
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bare import Begins, Inserts
+from common import NAME, Bench, Report, Size, opened, parse, place, spread
+from handlers import at, noop
+from rota import Client
+from rota import at as when
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+SHARES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999, "max_ms": 1.0}
+LATENESS = (
+    "select extract(epoch from begun_at)::float8 - (args ->> 'planned')::float8 from rota.history where handler = 'at'"
+)
+CLOCK = "select extract(epoch from clock_timestamp())::float8"
+AHEAD_SECONDS = 3.0
+"""Between the end of storing and the first planned time."""
+START_SECONDS = 8.0
+"""What submitters may take to start and connect before it."""
+
+
+def poisson(rate: float, seconds: float, rng: random.Random) -> list[float]:
+    """Planned times from 0 on."""
+    times, now = [], rng.expovariate(rate)
+    while now < seconds:
+        times.append(now)
+        now += rng.expovariate(rate)
+    return times
+
+
+def arrive(
+    planned: list[float], options: argparse.Namespace, offset: float, submitter: Callable[..., Submitter], *where: str
+) -> None:
+    """Submits each arrival when its planned time (of the store's clock, `offset` ahead of ours) has come.
+
+    By several processes: whichever is free takes the next one. `submitter` and `where` make, in each of them, what submits.
+    """
+    context = multiprocessing.get_context("spawn")
+    taken = context.Value("q", 0)
+    arguments = (planned, offset, taken, submitter, where)
+    processes = [context.Process(target=submit_all, args=arguments) for _ in range(options.submitters)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        if process.exitcode:
+            raise SystemExit(f"bench: a submitter failed with exit status {process.exitcode}")
+
+
+def submit_all(
+    planned: list[float], offset: float, taken: Any, submitter: Callable[..., Submitter], where: tuple[str, ...]
+) -> None:
+    """One submitter, in a process of its own."""
+    with closing(submitter(*where)) as submitting:
+        while True:
+            with taken.get_lock():
+                number = taken.value
+                taken.value += 1
+            if number >= len(planned):
+                return
+            time.sleep(max(0.0, planned[number] - offset - time.time()))
+            submitting.submit(number, planned[number])
+
+
+class Submitter(Protocol):
+    """What a submitting process has."""
+
+    def submit(self, number: int, planned: float) -> object:
+        """One arrival."""
+
+    def close(self) -> None:
+        """Ends connections."""
+
+
+class Live:
+    """A client that has submitted before."""
+
+    def __init__(self, store: str) -> None:
+        self._client = Client.open(store)
+        self._client.submit(noop.call(a=1, b="connects"))
+
+    def submit(self, _: int, planned: float) -> None:
+        """One job, due at once."""
+        self._client.submit(at.call(planned=planned))
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._client.close()
+
+
+def offset_of(bench: Bench) -> float:
+    """The store's clock minus ours: of ten looks, the one that took the least time."""
+    looks = []
+    for _ in range(10):
+        before = time.time()
+        store = bench.value(CLOCK)
+        looks.append((time.time() - before, store - (time.time() + before) / 2))
+    return float(min(looks)[1])
+
+
+@contextmanager
+def members(bench: Bench, *, wanted: int = 2) -> Iterator[None]:
+    """A scheduler and a worker that have run something."""
+    with bench.member("scheduler"), bench.member("worker"):
+        bench.wait("members", lambda: bench.value("select count(*) from rota.member where state = 'live'") == wanted)
+        bench.submit(100)
+        bench.wait_idle()
+        yield
+
+
+def stored(bench: Bench, options: argparse.Namespace, times: list[float]) -> list[float]:
+    """All of them submitted ahead."""
+    with members(bench), Client.open(bench.store) as client:
+        start = bench.value(CLOCK) + AHEAD_SECONDS + len(times) / 3000
+        items = [(at.call(planned=start + t), when(datetime.fromtimestamp(start + t, UTC))) for t in times]
+        for n in range(0, len(items), 1000):
+            client.submit_many(items[n : n + 1000])
+        if bench.value(CLOCK) > start:
+            raise SystemExit(f"bench: to store {len(times)} jobs took until they were due; give fewer --seconds")
+        time.sleep(start + options.seconds - bench.value(CLOCK))
+        bench.wait_idle()
+    return [late for (late,) in bench.db.execute(LATENESS)]
+
+
+def live(bench: Bench, options: argparse.Namespace, times: list[float]) -> list[float]:
+    """Each submitted when it is due."""
+    with members(bench):
+        offset = offset_of(bench)
+        start = time.time() + offset + START_SECONDS
+        arrive([start + t for t in times], options, offset, Live, bench.store)
+        bench.wait_idle()
+    return [late for (late,) in bench.db.execute(LATENESS)]
+
+
+def bare(bench: Bench, options: argparse.Namespace, times: list[float]) -> list[float]:
+    """The same arrivals through the bare round trip."""
+    offset = offset_of(bench)
+    with place(name=f"{NAME}_bare") as (store, broker), closing(Begins(store, broker)) as begins:
+        start = time.time() + offset + START_SECONDS
+        arrive([start + t for t in times], options, offset, Inserts, store, broker)
+        bench.wait("the last begin", lambda: begins.begun == len(times))
+        return begins.lateness()
+
+
+def shares(late: list[float]) -> dict[str, float]:
+    """Percentiles by nearest rank, in ms."""
+    late = sorted(late)
+    return {name: late[min(len(late) - 1, int(share * len(late)))] * 1000 for name, share in SHARES.items()}
+
+
+def main() -> None:
+    """Bare, stored, live in turns, at each rate, with the same arrivals within a round."""
+    options = parse(
+        __doc__,
+        rates=Size((100, 1_000), (100, 1_000), (50, 200), "arrivals a second"),
+        seconds=Size(60.0, 15.0, 3.0, "of arrivals"),
+        rounds=Size(3, 2, 1, "times that everything is measured"),
+        submitters=Size(4, 4, 4, "processes with a connection each, of live and bare"),
+        seed=Size(1, 1, 1, "of the arrivals"),
+    )
+    report, rng = Report("lateness", options), random.Random(options.seed)
+    found: dict[tuple[int, str], list[dict[str, float]]] = {}
+    for _, rate in product(range(options.rounds), options.rates):
+        times = poisson(rate, options.seconds, rng)
+        for way in (bare, stored, live):
+            with opened() as bench:
+                late = way(bench, options, times)
+            if len(late) != len(times):
+                raise SystemExit(f"bench: {len(times)} arrivals, {len(late)} begins")
+            found.setdefault((rate, way.__name__), []).append(shares(late))
+            report.note(f"{rate}/s {way.__name__}: {found[rate, way.__name__][-1]}")
+    for (rate, way), rounds in found.items():
+        beside = found[rate, "bare"]
+        report.add(
+            "begun minus planned",
+            per_s=rate,
+            way=way,
+            **{name: spread((each[name] for each in rounds), 2) for name in SHARES},
+            p99_of_bare=spread((a["p99_ms"] / b["p99_ms"] for a, b in zip(rounds, beside, strict=True)), 2),
+        )
+    report.show()
+
+
+if __name__ == "__main__":
+    main()
