@@ -44,6 +44,9 @@ SWEEP_SECONDS = 5.0
 DEPTH_SECONDS = 1.0
 UNSEEN_SECONDS = 0.02
 """Pause before the next claim where something is due and the last one did not find it."""
+FEW = 50
+"""After a round that moved fewer jobs the scheduler rests for as long as the round took, REST_SECONDS at most."""
+REST_SECONDS = 0.005
 STUCK_SECONDS = 90.0
 """A pipeline that has not come round for so long, though every wait in it is shorter, is given up for a new one."""
 
@@ -178,11 +181,14 @@ class Scheduler:
     async def _dispatch(self, member: int, dispatcher: Dispatcher, lanes: LaneBook, wakeup: Wakeup) -> None:
         """Claims while there is something due; else sleeps until there is."""
         while True:
+            began = time.monotonic()
             moved = await dispatcher.round()  # with a full window it still publishes again what came back
             if not dispatcher.room:
                 await dispatcher.progress(0.5)
                 continue
             if moved:
+                if moved < FEW:  # else it would turn round for each job of a trickle
+                    await asyncio.sleep(min(REST_SECONDS, time.monotonic() - began))
                 continue
             # Publish the time of waking, look once more, then sleep: a submit in between is seen or wakes us. It may have
             # made its queue.

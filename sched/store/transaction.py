@@ -33,24 +33,25 @@ class Transaction(Generic[T]):
     """What a store's method returns: run it with a link.
 
     `pinned` fixes the planner's choice for a hot statement. `single`: it is one statement whatever that answers, so it is
-    its own transaction.
+    its own transaction. `again`: to run it twice is the same as once, so a connection that was lost is not told.
     """
 
     name: str
     steps: Callable[[], Steps[T]]
     pinned: bool
     single: bool = False
+    again: bool = False
 
 
 def transaction(
-    *, pinned: bool = False, single: bool = False
+    *, pinned: bool = False, single: bool = False, again: bool = False
 ) -> Callable[[Callable[P, Steps[T]]], Callable[P, Transaction[T]]]:
     """Makes of a generator function a method that gives a Transaction."""
 
     def decorate(function: Callable[P, Steps[T]]) -> Callable[P, Transaction[T]]:
         @wraps(function)
         def describe(*args: P.args, **kwargs: P.kwargs) -> Transaction[T]:
-            return Transaction(function.__name__, lambda: function(*args, **kwargs), pinned, single)
+            return Transaction(function.__name__, lambda: function(*args, **kwargs), pinned, single, again)
 
         return describe
 

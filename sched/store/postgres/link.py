@@ -67,9 +67,9 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _again(error: Exception, tries: int) -> bool:
+def _again(error: Exception) -> bool:
     """Whether a transaction is worth another try at once."""
-    return tries < _TRIES and isinstance(error, (errors.DeadlockDetected, errors.SerializationFailure))
+    return isinstance(error, (errors.DeadlockDetected, errors.SerializationFailure))
 
 
 def _day_is_missing(error: Exception) -> bool:
@@ -98,19 +98,20 @@ class AsyncLink:
     async def run(self, txn: Transaction[T]) -> T:
         """Runs one transaction; Unreachable means that its outcome is unknown."""
         async with self._lock:
+            days_missing = False
             for tries in range(1, _TRIES + 1):
                 try:
                     async with asyncio.timeout(STATEMENT_SECONDS + 10):
+                        if days_missing:
+                            await drive_async(await self.connection(), _missing_days())
                         return await self._once(txn)
                 except asyncio.CancelledError:
                     await self._drop()
                     raise
                 except (psycopg.Error, OSError, TimeoutError) as error:
-                    if _again(error, tries):
+                    days_missing = _day_is_missing(error)
+                    if tries < _TRIES and (days_missing or _again(error)):
                         await self._rollback()
-                    elif _day_is_missing(error) and tries < _TRIES:
-                        await self._rollback()
-                        await drive_async(await self.connection(), _missing_days())
                     else:
                         await self._settle(error)
                         raise translate(error) from error
@@ -120,20 +121,36 @@ class AsyncLink:
         raise AssertionError("unreachable")
 
     async def _once(self, txn: Transaction[T]) -> T:
-        connection = await self.connection()
+        kept = self._kept
+        await self.connection()
         assert self._session is not None
         if self._session.alone(txn):
-            if (choices := self._session.switch(txn)) is not None:
-                await connection.execute(choices, prepare=False)
-            return await drive_async(connection, txn.steps())
-        connection = await self._begin(txn)
+            try:
+                return await self._alone(txn)
+            except psycopg.OperationalError:
+                if not (kept and txn.again):
+                    raise
+                await self._drop()
+                return await self._alone(txn)
+        connection = await self._begin(txn, kept=kept)
         value = await drive_async(connection, txn.steps())
         await connection.execute("commit", prepare=False)
         return value
 
-    async def _begin(self, txn: Transaction[Any]) -> psycopg.AsyncConnection[Any]:
+    async def _alone(self, txn: Transaction[T]) -> T:
+        """One statement without a transaction around it."""
+        connection = await self.connection()
+        assert self._session is not None
+        if (choices := self._session.switch(txn)) is not None:
+            await connection.execute(choices, prepare=False)
+        return await drive_async(connection, txn.steps())
+
+    @property
+    def _kept(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
+    async def _begin(self, txn: Transaction[Any], *, kept: bool) -> psycopg.AsyncConnection[Any]:
         """Begins on the kept connection, or on another one if that was lost since it was used: nothing is in doubt yet."""
-        kept = self._connection is not None and not self._connection.closed
         connection = await self.connection()
         try:
             await connection.execute(self._how(txn), prepare=False)
@@ -197,15 +214,16 @@ class Link:
 
     def run(self, txn: Transaction[T]) -> T:
         """Runs one transaction; Unreachable means that its outcome is unknown."""
+        days_missing = False
         for tries in range(1, _TRIES + 1):
             try:
+                if days_missing:
+                    drive(self.connection(), _missing_days())
                 return self._once(txn)
             except (psycopg.Error, OSError) as error:
-                if _again(error, tries):
+                days_missing = _day_is_missing(error)
+                if tries < _TRIES and (days_missing or _again(error)):
                     self._rollback()
-                elif _day_is_missing(error) and tries < _TRIES:
-                    self._rollback()
-                    drive(self.connection(), _missing_days())
                 else:
                     self._settle(error)
                     raise translate(error) from error
@@ -215,20 +233,36 @@ class Link:
         raise AssertionError("unreachable")
 
     def _once(self, txn: Transaction[T]) -> T:
-        connection = self.connection()
+        kept = self._kept
+        self.connection()
         assert self._session is not None
         if self._session.alone(txn):
-            if (choices := self._session.switch(txn)) is not None:
-                connection.execute(choices, prepare=False)
-            return drive(connection, txn.steps())
-        connection = self._begin(txn)
+            try:
+                return self._alone(txn)
+            except psycopg.OperationalError:
+                if not (kept and txn.again):
+                    raise
+                self.close()
+                return self._alone(txn)
+        connection = self._begin(txn, kept=kept)
         value = drive(connection, txn.steps())
         connection.execute("commit", prepare=False)
         return value
 
-    def _begin(self, txn: Transaction[Any]) -> psycopg.Connection[Any]:
+    def _alone(self, txn: Transaction[T]) -> T:
+        """One statement without a transaction around it."""
+        connection = self.connection()
+        assert self._session is not None
+        if (choices := self._session.switch(txn)) is not None:
+            connection.execute(choices, prepare=False)
+        return drive(connection, txn.steps())
+
+    @property
+    def _kept(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
+    def _begin(self, txn: Transaction[Any], *, kept: bool) -> psycopg.Connection[Any]:
         """Begins on the kept connection, or on another one if that was lost since it was used: nothing is in doubt yet."""
-        kept = self._connection is not None and not self._connection.closed
         connection = self.connection()
         try:
             connection.execute(self._how(txn), prepare=False)

@@ -85,7 +85,7 @@ class MemberStatements:
             rows = yield Query("select part, owner from rota.partition order by part")
         return [part for part, owner in rows if owner == member]
 
-    @transaction()
+    @transaction(pinned=True, single=True, again=True)
     def queues(self) -> Steps[list[tuple[str, int]]]:
         """Every queue that is not paused, with its cap on what is published and not yet begun."""
         rows = yield Query("select name, cap from rota.queue where not paused order by name")

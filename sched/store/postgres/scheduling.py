@@ -141,8 +141,8 @@ from ready x where {SAME_RUN}
 returning {_DISPATCH.replace("job_id", "r.job_id").replace("scheduled_for", "r.scheduled_for")}
 """
 
-NEXT_DUE = """
-select least(
+SLEEP = """
+update rota.member set wakes_at = least(clock_timestamp() + make_interval(secs => %(longest)s),
   (select min(d.at) from unnest(%(parts)s::smallint[], %(queues)s::text[]) lane(part, queue)
    cross join lateral (
      select j.next_run_at as at from rota.job j
@@ -150,8 +150,9 @@ select least(
   (select min(d.at) from unnest(%(parts)s::smallint[], %(queues)s::text[]) lane(part, queue)
    cross join lateral (
      select r.ready_at as at from rota.run r
-     where r.part = lane.part and r.queue = lane.queue and r.ready_at is not null order by r.ready_at limit 1) d)
-)"""
+     where r.part = lane.part and r.queue = lane.queue and r.ready_at is not null order by r.ready_at limit 1) d))
+where id = %(member)s returning extract(epoch from wakes_at - clock_timestamp())::float8
+"""
 
 
 class SchedulingStatements:
@@ -208,22 +209,16 @@ class SchedulingStatements:
         rows = yield Query(READY, params)
         return [Dispatch(*row) for row in rows]
 
-    @transaction(pinned=True)
+    @transaction(pinned=True, single=True, again=True)
     def sleep(self, member: int, lanes: Lanes, longest: float) -> Steps[float]:
         """How long the scheduler may sleep, `longest` at most, and the promise that it will look again then.
 
         Publishes the wake-up time, so that a submit of something earlier knows that it must NOTIFY.
         """
-        params = _lanes(lanes)
-        ((at,),) = yield Query(NEXT_DUE, params)
-        rows = yield Query(
-            "update rota.member set wakes_at = least(%(at)s, clock_timestamp() + make_interval(secs => %(longest)s)) "
-            "where id = %(member)s returning extract(epoch from wakes_at - clock_timestamp())::float8",
-            {"member": member, "at": at, "longest": longest},
-        )
+        rows = yield Query(SLEEP, {"member": member, "longest": longest, **_lanes(lanes)})
         return max(0.0, rows[0][0]) if rows else 0.0
 
-    @transaction()
+    @transaction(pinned=True, single=True, again=True)
     def wake(self, member: int) -> Steps[None]:
         """Takes back the wake-up time: submits need not NOTIFY while the scheduler is awake."""
         yield Query("update rota.member set wakes_at = null where id = %s and wakes_at is not null", [member])

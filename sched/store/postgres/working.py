@@ -175,7 +175,7 @@ class WorkingStatements:
             raise Superseded(f"worker {member} was taken for dead: it begins nothing")
         return [Begun(refs[row[1] - 1][0], *row[2:]) for row in rows if row[1] is not None]
 
-    @transaction(pinned=True, single=True)
+    @transaction(pinned=True, single=True, again=True)
     def look(self, keys: Sequence[RunKey], lease: float) -> Steps[dict[RunKey, Standing]]:
         """Where runs stand, for deliveries that were not taken: zero rows is never "ack" by itself."""
         params = {"ids": [k.job_id for k in keys], "ticks": [k.scheduled_for for k in keys], "lease": lease}
