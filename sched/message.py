@@ -22,6 +22,7 @@ ARGS_INLINE = 8 * 1024
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TICK = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+_loads = json.JSONDecoder().decode  # `json.loads` looks at what it is given first
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -49,7 +50,7 @@ def encode(d: Dispatch) -> bytes:
 def decode(body: bytes) -> Work:
     """The message in `body`; UsageError if it is not one (wrong JSON, version, field or type)."""
     try:
-        m = json.loads(body)
+        m = _loads(body.decode())
     except (ValueError, RecursionError) as error:
         raise UsageError(f"not a work message: {error} in {body[:80]!r}") from None
     if not isinstance(m, dict) or m.get("v") != VERSION:

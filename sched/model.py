@@ -7,7 +7,6 @@ or in `history` (the past, with one of OUTCOMES).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 State = Literal["waiting", "running", "retrying", "buffered"]
@@ -72,8 +71,7 @@ def targets(source: str) -> tuple[str, ...]:
     return tuple(sorted({t.target for t in TRANSITIONS if t.source == source}))
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(NamedTuple):
     """A run under a dispatch number, ready to be published. Times are the store's.
 
     `args` is JSON text, None where it is too long for the message and comes with begin.

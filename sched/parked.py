@@ -28,7 +28,7 @@ def why(exchange: str, routing_key: str, headers: Mapping[str, Any] | None) -> s
         return told
     queue = delayed_queue(routing_key)
     if queue is not None:
-        return f"it came out of the delay ladder for queue {queue}, which was not there"
+        return f"it came out of the delay ladder for queue {queue}, which was not there or, while the broker started, not bound yet"
     if exchange == SUBMIT and routing_key not in COMMANDS:
         return f"it was published to {SUBMIT} as {routing_key!r}: {', '.join(COMMANDS)} are known"
     return "no reason is given: look into the schedulers' logs"

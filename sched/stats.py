@@ -103,10 +103,11 @@ class Stats:
             counter.subtract(self._told.get(name, {}))
         self._told = {}
 
-    def observe(self, lag: Lag, seconds: float, n: int = 1) -> None:
-        """One lag: schedule is claim after due, queue is begin after claim, run is the handler's time."""
+    def observe(self, lag: Lag, seconds: Iterable[float]) -> None:
+        """Lags: schedule is claim after due, queue is begin after claim, run is the handler's time."""
+        buckets = [bucket(each) for each in seconds]
         with self._lock:
-            self._windows[0][lag][bucket(seconds)] += n
+            self._windows[0][lag].update(buckets)
 
     def set(self, name: str, value: Any) -> None:
         """A value as it is now."""

@@ -147,6 +147,8 @@ def _failure(attempt: Attempt, error: BaseException, random: float, elapsed: flo
 def _success(value: Any) -> Verdict:
     if isinstance(value, Verdict):
         return value  # its own process has judged it
+    if value is None:
+        return Verdict("succeeded")
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -154,7 +156,7 @@ def _success(value: Any) -> Verdict:
     size = len(text.encode("utf-8", "replace"))
     if size > RESULT_LIMIT:
         return Verdict("succeeded", reason=f"the result is not kept, it has {size} bytes of {RESULT_LIMIT}")
-    return Verdict("succeeded", result=None if value is None else clean_json(text))
+    return Verdict("succeeded", result=clean_json(text))
 
 
 def describe(attempt: int, error: BaseException) -> str:

@@ -1,7 +1,8 @@
 """Runs handlers: async ones as tasks of the loop, isolated ones in processes, other sync ones in threads that pull.
 
-Threads that pull from a queue cost a fiftieth of `run_in_executor` a job. Their ends come back in batches: one call
-into the loop is under way at a time and takes along whatever has ended by then.
+To wake a thread costs more than a short handler: threads that are awake take one attempt after the other, and more are
+woken only when attempts have waited for SPREAD_SECONDS. Ends come back in batches: one call into the loop is under way
+at a time and takes along whatever has ended by then.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from rota.workers.attempt import Attempt
     from rota.workers.context import RunContext
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SPREAD_SECONDS = 0.001
+"""How long an attempt may wait behind others before one more thread is woken for it."""
 PATIENCE = 5.0
 """Seconds past its timeout that a thread has to notice it (`ctx.cancelled`, `ctx.deadline`)."""
 
@@ -45,7 +48,17 @@ class Executor:
         self._ended = ended
         self._size = size
         self._loop = asyncio.get_running_loop()
-        self._todo: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        """Held for what follows, up to `_calls`."""
+        self._todo: deque[Attempt] = deque()
+        self._parked = 0
+        """Threads that wait for a call."""
+        self._busy = 0
+        """Threads that are in a handler."""
+        self._leave = 0
+        """So many threads are to end."""
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._spreading = False
         self._done: deque[End] = deque()
         self._calling = False
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
@@ -61,23 +74,42 @@ class Executor:
         self._threads.append(thread)
         thread.start()
 
-    def submit(self, attempt: Attempt) -> None:
-        """Runs an attempt as soon as there is a thread or a process for it; an async one at once."""
-        if attempt.handler.is_async or attempt.handler.isolate:
-            self._tasks[attempt] = self._loop.create_task(self._run_async(attempt))
-        else:
-            self._todo.put(attempt)
+    def submit(self, attempts: Iterable[Attempt]) -> None:
+        """Runs attempts as soon as there is a thread or a process for them; async ones at once."""
+        todo: list[Attempt] = []
+        for attempt in attempts:
+            if attempt.handler.is_async or attempt.handler.isolate:
+                self._tasks[attempt] = self._loop.create_task(self._run_async(attempt))
+            else:
+                todo.append(attempt)
+        if not todo:
+            return
+        with self._lock:
+            self._todo += todo
+            if len(self._threads) == self._parked + self._busy:  # else one is about to look for more
+                self._call(1)
+        if not self._spreading:
+            self._spreading = True
+            self._loop.call_later(SPREAD_SECONDS, self._spread)
+
+    def _spread(self) -> None:
+        """What still waits is behind handlers that take their time."""
+        self._spreading = False
+        with self._lock:
+            self._call(len(self._todo))
+
+    def _call(self, threads: int) -> None:
+        """Wakes so many threads, if so many are parked. With the lock held."""
+        for _ in range(min(threads, self._parked)):
+            self._parked -= 1
+            self._calls.put(None)
 
     def unstarted(self) -> list[Attempt]:
         """Takes back what no thread has started."""
-        taken: list[Attempt] = []
-        while True:
-            try:
-                attempt = self._todo.get_nowait()
-            except queue.Empty:
-                return taken
-            if attempt is not None:
-                taken.append(attempt)
+        with self._lock:
+            taken = list(self._todo)
+            self._todo.clear()
+        return taken
 
     def abandon(self, attempt: Attempt) -> None:
         """Cancels an async or isolated attempt whose result is not wanted any more; a thread cannot be stopped."""
@@ -107,9 +139,8 @@ class Executor:
         return len(self._given_up)
 
     def close(self) -> None:
-        """Lets idle threads end."""
-        for _ in self._threads:
-            self._todo.put(None)
+        """Lets idle threads end, and the others with their run."""
+        self._dismiss(len(self._threads))
 
     @property
     def busy(self) -> bool:
@@ -121,8 +152,27 @@ class Executor:
         for thread in self._threads:
             thread.join(max(0.0, seconds / max(1, len(self._threads))))
 
+    def _dismiss(self, threads: int) -> None:
+        """Lets so many threads end as soon as they find nothing to do."""
+        with self._lock:
+            self._leave += threads
+            self._call(threads)
+
+    def _next(self) -> Attempt | None:
+        """What a thread is to run; waits for it. None: the thread is to end."""
+        while True:
+            with self._lock:
+                if self._todo:
+                    self._busy += 1
+                    return self._todo.popleft()
+                if self._leave:
+                    self._leave -= 1
+                    return None
+                self._parked += 1
+            self._calls.get()
+
     def _pull(self) -> None:
-        while (attempt := self._todo.get()) is not None:
+        while (attempt := self._next()) is not None:
             value: Any = None
             error: BaseException | None = None
             attempt.started = time.monotonic()
@@ -134,6 +184,8 @@ class Executor:
             except BaseException as raised:  # noqa: BLE001 - a handler may raise anything; the thread lives on
                 error = raised
             self._called.discard(attempt)
+            with self._lock:
+                self._busy -= 1
             self._done.append((attempt, value, error))
             if not self._calling:
                 self._calling = True
@@ -147,7 +199,7 @@ class Executor:
             if end[0].given_up:
                 self._given_up.discard(end[0])
                 if sum(thread.is_alive() for thread in self._threads) > self._size:
-                    self._todo.put(None)  # another has taken its place
+                    self._dismiss(1)  # another has taken its place
             else:
                 ends.append(end)
         if ends:

@@ -1,7 +1,7 @@
 """Deliveries on their way into the ledger: begin in batches, no more than there are slots.
 
 One begin is in flight; what arrives meanwhile is the next batch. A batch is bounded by the free slots and by what the
-slots ended in the last 50 ms, so that short runs keep the pipeline full and long ones are not hoarded. A run that has
+slots ended in the last 100 ms, so that short runs keep the pipeline full and long ones are not hoarded. A run that has
 lost its worker twice is begun alone: nothing else runs in this worker then, and a third loss convicts only itself.
 """
 
@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from rota.sched.broker.messages import Delivery, Outgoing
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BATCH = 500
-_RECENT = 0.05
+_RECENT = 0.1
 UNKNOWN_SECONDS = 60.0
 """How long the message of a handler that this worker does not have is set aside, at most."""
 PARK_AGAIN_SECONDS = 1.0
@@ -57,7 +57,7 @@ finds nothing running, and else comes again later.
 
 
 class Intake:
-    """The inbox of one membership. `run` begins; `started(attempt, begun)` gets what the ledger gave."""
+    """The inbox of one membership. `run` begins; `started(attempts, begun)` gets what the ledger gave, one for each."""
 
     def __init__(  # noqa: PLR0913 - what it joins
         self,
@@ -71,7 +71,7 @@ class Intake:
         trust: Trust,
         concurrency: int,
         unknown_after: float,
-        started: Callable[[Attempt, Begun], None],
+        started: Callable[[list[Attempt], list[Begun]], None],
     ) -> None:
         self._store = store
         self._member = member
@@ -95,6 +95,8 @@ class Intake:
         self.begin_lock = asyncio.Lock()
         self.running: dict[tuple[RunKey, int], Attempt] = {}
         self.unknown: set[str] = set()
+        self.begun: Counter[str] = Counter()
+        """How many runs of each queue have begun."""
         self.open = True
 
     @property
@@ -203,13 +205,13 @@ class Intake:
         refs = [(job.key, job.work.dispatch, job.work.args is None) for job in by_key.values()]
         async with self.begin_lock:
             begun = await self._link.run(self._store.begin(self._member, refs, alone=alone))
-            for b in begun:
-                self._start(by_key.pop(b.key), b)
+            self._started([self._attempt(by_key.pop(b.key), b) for b in begun], begun)
         return missed + list(by_key.values())
 
-    def _start(self, job: Job, b: Begun) -> None:
+    def _attempt(self, job: Job, b: Begun) -> Attempt:
         args = job.work.args if b.args is None else json.loads(b.args)
         handler = self._handlers[job.work.handler]
+        self.begun[job.queue] += 1
         attempt = Attempt(
             job,
             b.fence,
@@ -225,7 +227,7 @@ class Intake:
             missed=b.missed,
         )
         self.running[job.key, b.fence] = attempt
-        self._started(attempt, b)
+        return attempt
 
     async def _sort_out(self, missed: list[Job], settler: Settler) -> None:
         """Not begun: to be begun alone, or settled by where the run stands."""
@@ -272,6 +274,16 @@ class Intake:
     def give_back(self) -> None:
         """What has not begun goes back to its queue."""
         self.give_back_old(math.inf)
+
+    def give_back_surplus(self, queue: str, keep: int) -> None:
+        """Of that queue's no more than `keep` wait here; what came last goes back."""
+        surplus = [job for job in self._inbox if job.queue == queue][keep:]
+        if surplus:
+            gone = set(surplus)
+            self._inbox = deque(job for job in self._inbox if job not in gone)
+        for job in surplus:
+            if job.delivery is not None:
+                self._consumer.nack(job.delivery)
 
     def give_back_old(self, before: float) -> None:
         """What arrived before that instant (monotonic) goes back: the broker's ack timeout counts it too."""

@@ -24,6 +24,7 @@ from rota.sched.lifecycle import Backoff, every, stop_on_signals, until_first
 from rota.sched.stats import Stats
 from rota.sched.store import open_store
 from rota.sched.store.values import HandlerRow
+from rota.workers import prefetch
 from rota.workers.attempt import Verdict, judge
 from rota.workers.context import RunContext
 from rota.workers.executor import Executor
@@ -94,6 +95,7 @@ class Worker:
         self._settler: Settler | None = None
         self._executor: Executor | None = None
         self._told = asyncio.Event()
+        self._prefetch: dict[str, int] = {}
         self.abandoned = False
 
     async def run(self) -> int:
@@ -215,6 +217,7 @@ class Worker:
                 every(settings.beat, lambda: self._compare(member)),
                 self._compare_when_told(member),
                 every(1.0, self._overdue),
+                self._adapt(intake),
                 every(min(600.0, settings.unknown_after / 3), self._announce),
                 every(self._guard_pause, self._guard),
             )
@@ -239,8 +242,9 @@ class Worker:
         consuming = False
         while True:
             if trust.held and not consuming:
+                self._prefetch = dict.fromkeys(self._queues, self._least)
                 for queue in self._queues:
-                    await self._consumer.consume(work_queue(queue), self._prefetch, intake.receive)
+                    await self._consumer.consume(work_queue(queue), self._least, intake.receive)
                 consuming = True
             elif consuming and not trust.held:
                 log.warning("the lease is over and the store does not answer: %s messages go back", intake.waiting)
@@ -250,18 +254,36 @@ class Worker:
             await asyncio.sleep(min(1.0, self._settings.beat / 2))
 
     @property
-    def _prefetch(self) -> int:
-        return self._settings.prefetch or max(128, 4 * self._settings.concurrency)
+    def _least(self) -> int:
+        return prefetch.narrow(self._settings.prefetch, self._settings.concurrency)
 
-    def _started(self, attempt: Attempt, begun: Begun) -> None:
-        if begun.attempt == 1 and not begun.losses:  # the waits of those that come again are not the queue's
-            self._stats.observe("schedule", begun.schedule_lag)
-            self._stats.observe("queue", begun.queue_lag)
+    async def _adapt(self, intake: Intake) -> None:
+        """Holds more of queues whose runs are over at once. A prefetch that somebody has set stays as it is."""
+        begun, then = intake.begun.copy(), time.monotonic()
+        while not self._settings.prefetch:
+            await asyncio.sleep(prefetch.LOOK_SECONDS)
+            now, lately = time.monotonic(), intake.begun - begun
+            for queue in self._queues:
+                wanted = prefetch.wanted(self._prefetch[queue], self._least, lately[queue] / (now - then))
+                if wanted != self._prefetch[queue]:
+                    self._prefetch[queue] = wanted
+                    await self._consumer.resize(work_queue(queue), wanted)
+                    intake.give_back_surplus(queue, wanted)
+            begun, then = intake.begun.copy(), now
+        await asyncio.Event().wait()  # for ever: its end would be the membership's
+
+    def _started(self, attempts: list[Attempt], begun: list[Begun]) -> None:
+        fresh = [
+            b for b in begun if b.attempt == 1 and not b.losses
+        ]  # the waits of those that come again are not the queue's
+        self._stats.observe("schedule", [b.schedule_lag for b in fresh])
+        self._stats.observe("queue", [b.queue_lag for b in fresh])
         assert self._executor is not None
-        self._executor.submit(attempt)
+        self._executor.submit(attempts)
 
     def _ended(self, ends: list[End]) -> None:
         assert self._settler is not None
+        now, times = time.monotonic(), []
         for attempt, value, error in ends:
             if attempt.completed and error is not None:
                 log.warning("run %s is completed; raised afterwards: %r", attempt.job.key, error)
@@ -269,10 +291,10 @@ class Worker:
                 log.info("run %s attempt %s: %s: %s", attempt.job.key, attempt.number, type(error).__name__, error)
             if attempt.released:
                 continue
-            elapsed = time.monotonic() - attempt.begun
+            elapsed = now - attempt.begun
             verdict = judge(attempt, value, error, random.random(), elapsed)  # noqa: S311 - jitter
             if not attempt.dropped:
-                self._stats.observe("run", elapsed)
+                times.append(elapsed)
                 self._settler.put(attempt, verdict)
             elif attempt.completed:
                 self._stats.ended("succeeded")
@@ -281,6 +303,7 @@ class Worker:
                 log.warning(
                     "run %s is not this worker's any more: its %s is dropped", attempt.job.key, refusal(verdict)
                 )
+        self._stats.observe("run", times)
 
     async def _compare(self, member: int) -> None:
         """Compares what the store says we run with what we hold (rule 3), and learns of cancels."""

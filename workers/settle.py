@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -129,16 +130,19 @@ class Settler:
             written |= returned
         refused = [a for a, _ in batch if a.job.key not in written]
         standings = await self.look([a.job.key for a in refused]) if refused else {}
+        counts: Counter[str] = Counter()
         for attempt, verdict in batch:
             if attempt.job.key in written:
+                counts["succeeded" if verdict.kind == "completed" else verdict.kind] += 1
                 self._settle(attempt, verdict)
             else:
                 self._refused(attempt, verdict, standings[attempt.job.key])
+        for kind, n in counts.items():
+            self._stats.ended(kind, n)
 
     def _settle(self, attempt: Attempt, verdict: Verdict) -> None:
         kind, job = verdict.kind, attempt.job
         self._over(attempt)
-        self._stats.ended("succeeded" if kind == "completed" else kind)
         if kind == "dead":
             self._reject(job)
             events.tell(self._publisher, events.run_dead(_death(attempt, verdict)))

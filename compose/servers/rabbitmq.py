@@ -29,6 +29,11 @@ CONFIGURATION = {
     "log.file.level": "info",
 }
 
+ADVANCED = {
+    # Milliseconds, three minutes by default: so long waits what a rung could not pass on while the node started.
+    "dead_letter_worker_publisher_confirm_timeout": 5000,
+}
+
 # Busy waiting of Erlang's schedulers takes the processor from whoever shares a small machine with it.
 EMULATOR = "+sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}"
 
@@ -37,7 +42,7 @@ class RabbitMQ(Instance):
     """A RabbitMQ node in `folder` on 127.0.0.1, user `guest`, with the management plugin where it is installed.
 
     `port` is the AMQP port, chosen at the first start unless given; `configuration` are lines of `rabbitmq.conf`
-    beside ours, `advanced` are settings of the application `rabbit` that `rabbitmq.conf` does not know. Nodes that share a `cookie` and an epmd (`ports={"epmd": ...}`) can be joined into a cluster.
+    beside ours, `advanced` are settings of the application `rabbit` that `rabbitmq.conf` does not know, also beside ours. Nodes that share a `cookie` and an epmd (`ports={"epmd": ...}`) can be joined into a cluster.
     """
 
     name = "RabbitMQ"
@@ -54,7 +59,7 @@ class RabbitMQ(Instance):
     ) -> None:
         super().__init__(folder, {**(ports or {}), **({} if port is None else {"amqp": port})})
         self.configuration = {**CONFIGURATION, **(configuration or {})}
-        self.advanced = dict(advanced or {})
+        self.advanced = {**ADVANCED, **(advanced or {})}
 
     @property
     def url(self) -> str:

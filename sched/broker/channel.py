@@ -127,7 +127,8 @@ class Calls:
                 answer.set_exception(gone)
 
     def shut(self) -> None:
-        """Close it if it is open; does not wait."""
+        """Close it if it is open; does not wait. Nothing is received from now on."""
+        self.wire.forget(self.raw.channel_number)
         if not self.lost.done() and self.wire.is_open:
             with contextlib.suppress(exceptions.AMQPError):
                 self.raw.close()

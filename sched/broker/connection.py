@@ -1,8 +1,8 @@
 """One AMQP connection over pika's asyncio adapter: opening it, writing to it, ending it.
 
 `Wire` joins the frames of one turn of the event loop into one write (pika sends each by itself, three a
-message), and has the publish path without pika's per-message method objects. It depends on private parts of
-pika, whose version is therefore bounded in pyproject.toml.
+message), has the publish path without pika's per-message method objects, and takes a delivery out of what was read
+without making frames of it. It depends on private parts of pika, whose version is therefore bounded in pyproject.toml.
 
 An exception inside a callback would make pika close the whole connection, so callbacks are made by `guarded`.
 """
@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import pika
@@ -21,7 +23,7 @@ from rota.sched.broker.messages import ServerInfo
 from rota.sched.errors import Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from rota.sched.urls import BrokerAddress, Tls
 
@@ -33,6 +35,17 @@ STACK_TIMEOUT = 10.0
 CLOSE_TIMEOUT = 5.0
 """Seconds for the closing handshake; after that the socket is dropped."""
 _ROUTES = 4096
+_FRAME = struct.Struct(">BHL")
+"""How a frame begins (AMQP 0-9-1, 4.2.3): type, channel, length of its payload; an octet FRAME_END closes it."""
+_AROUND = _FRAME.size + 1
+_SIZE = struct.Struct(">Q")
+_CONTENT = struct.Struct(">HxxQ")
+"""What a content header has before its properties: class, weight, size of the body."""
+_END = bytes([spec.FRAME_END])
+_DELIVER = struct.pack(">I", spec.Basic.Deliver.INDEX)
+
+Receiver = Callable[[int, bool, Any, bytes], None]
+"""Takes a delivery: its tag, whether it was delivered before, its properties, its body. Raises nothing."""
 
 
 class LoginRefused(Unreachable):
@@ -60,23 +73,24 @@ class Wire(AsyncioConnection):  # type: ignore[misc]  # pika comes without types
         self._turn: list[bytes] = []
         self._publish_frames: dict[tuple[int, str, str, bool], bytes] = {}
         self._loop = asyncio.get_running_loop()
+        self.receivers: dict[tuple[int, bytes], Receiver] = {}
+        """By channel and consumer tag: who takes deliveries without pika's help."""
         self.lost: asyncio.Future[str] = self._loop.create_future()
         """Done when the connection has ended, with the reason for people."""
         super().__init__(parameters, custom_ioloop=self._loop, **callbacks)
 
-    def publish(
-        self, channel: int, route: tuple[str, str, bool], properties: spec.BasicProperties, body: bytes
-    ) -> None:
+    def publish(self, channel: int, route: tuple[str, str, bool], properties: bytes, body: bytes) -> None:
         """Send one message on the numbered channel; `route` is exchange, routing key and mandatory.
 
-        What cannot be encoded raises before anything is sent; ValueError says that the properties are too big.
+        `properties` are encoded. What cannot be encoded raises before anything is sent; ValueError says that the
+        properties are too big.
         """
-        header = frame.Header(channel, len(body), properties).marshal()
-        if len(header) > self.params.frame_max:
-            raise ValueError(f"headers and properties take {len(header)} bytes, over {self.params.frame_max}")
-        frames = [self._publish_frame(channel, *route), header]
+        content = _CONTENT.pack(spec.BasicProperties.INDEX, len(body)) + properties
+        if len(content) + _AROUND > self.params.frame_max:
+            raise ValueError(f"headers and properties take {len(content)} bytes, over {self.params.frame_max}")
+        frames = [self._publish_frame(channel, *route), _frame(spec.FRAME_HEADER, channel, content)]
         size = self._body_max_length
-        frames += [frame.Body(channel, body[at : at + size]).marshal() for at in range(0, len(body), size)]
+        frames += [_frame(spec.FRAME_BODY, channel, body[at : at + size]) for at in range(0, len(body), size)]
         self._output_marshaled_frames(frames)
 
     def _publish_frame(self, channel: int, exchange: str, routing_key: str, mandatory: bool) -> bytes:  # noqa: FBT001 - unpacked from the route
@@ -88,6 +102,11 @@ class Wire(AsyncioConnection):  # type: ignore[misc]  # pika comes without types
             method = spec.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=mandatory)
             known = self._publish_frames[key] = frame.Method(channel, method).marshal()
         return known
+
+    def forget(self, channel: int) -> None:
+        """The channel has no receivers any more."""
+        for key in [key for key in self.receivers if key[0] == channel]:
+            del self.receivers[key]
 
     def abort(self, reason: str) -> None:
         """Drop the socket without a handshake; `lost` follows."""
@@ -114,6 +133,62 @@ class Wire(AsyncioConnection):  # type: ignore[misc]  # pika comes without types
         numbers = tuple(int(part) for part in release.split(".") if part.isdecimal())
         return ServerInfo(str(said.get("product", "")), numbers, str(said.get("cluster_name", "")))
 
+    def _on_data_available(self, data_in: bytes) -> None:
+        """Pika's, but deliveries go to their receivers, and what was read is not copied for every frame in it."""
+        buffer: bytes = self._frame_buffer + data_in
+        at = 0
+        try:
+            while at < len(buffer):
+                end = self._receive(buffer, at) or self._decode(buffer, at)
+                if end < 0:
+                    break
+                self.bytes_received += end - at
+                at = end
+        finally:
+            self._frame_buffer: bytes = buffer[at:]
+
+    def _decode(self, buffer: bytes, at: int) -> int:
+        """Has pika process the frame at `at`; returns where it ends, -1 if it is not all there."""
+        rest = len(buffer) - at
+        if rest < _AROUND:
+            return -1
+        refusal = buffer.startswith(b"AMQP", at)  # of our version: the version that the server speaks, no frame
+        size: int = _AROUND + (0 if refusal else _FRAME.unpack_from(buffer, at)[2])
+        if rest < size:
+            return -1
+        _, value = frame.decode_frame(buffer[at : at + size])
+        self._process_frame(value)
+        return at + size
+
+    def _receive(self, buffer: bytes, at: int) -> int:
+        """Hands the delivery that begins at `at` to its receiver. Returns where it ends, -1 if it is not all there.
+
+        0: it is for pika, which also takes what comes in several body frames and complains of what is malformed.
+        """
+        size = len(buffer)
+        if not self.receivers or size < at + _AROUND + 5 or not buffer.startswith(_DELIVER, at + _FRAME.size):
+            return 0
+        _, channel, length = _FRAME.unpack_from(buffer, at)
+        header = at + _AROUND + length
+        name = at + _FRAME.size + 5
+        after = name + buffer[name - 1]
+        receiver = self.receivers.get((channel, buffer[name:after]))
+        if receiver is None or header + _AROUND + _CONTENT.size > size:
+            return 0 if receiver is None or header > size else -1
+        body = header + _AROUND + _FRAME.unpack_from(buffer, header)[2]
+        _, content = _CONTENT.unpack_from(buffer, header + _FRAME.size)
+        end: int = body + _AROUND + content if content else body
+        if content > self._body_max_length or end > size:
+            return 0 if content > self._body_max_length else -1
+        whole = not content or _FRAME.unpack_from(buffer, body) == (spec.FRAME_BODY, channel, content)
+        if not (whole and buffer[header - 1] == buffer[body - 1] == buffer[end - 1] == spec.FRAME_END):
+            return 0
+        self.frames_received += 3
+        properties = _Properties(buffer[header + _FRAME.size + _CONTENT.size : body - 1])
+        (tag,) = _SIZE.unpack_from(buffer, after)
+        receiver(tag, bool(buffer[after + 8] & 1), properties, buffer[body + _FRAME.size : end - 1] if content else b"")
+        return end
+
     def _output_marshaled_frames(self, marshaled_frames: Sequence[bytes]) -> None:
         if not self._turn:
             self._loop.call_soon(self._write_turn)
@@ -125,6 +200,25 @@ class Wire(AsyncioConnection):  # type: ignore[misc]  # pika comes without types
         self.bytes_sent += len(data)
         if data and self._transport is not None:
             self._adapter_emit_data(data)
+
+
+def _frame(kind: int, channel: int, payload: bytes) -> bytes:
+    return _FRAME.pack(kind, channel, len(payload)) + payload + _END
+
+
+class _Properties:
+    """The properties of a delivery, decoded when somebody asks: a worker asks only of what it cannot use."""
+
+    __slots__ = ("_encoded", "_known")
+
+    def __init__(self, encoded: bytes) -> None:
+        self._encoded = encoded
+        self._known: spec.BasicProperties | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._known is None:
+            self._known = spec.BasicProperties().decode(self._encoded)
+        return getattr(self._known, name)
 
 
 async def connect(address: BrokerAddress, name: str) -> Wire:

@@ -25,7 +25,7 @@ from rota.sched.errors import Unreachable, UsageError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from rota.sched.broker.connection import Wire
+    from rota.sched.broker.connection import Receiver, Wire
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ class Consumer(Link):
     ) -> None:
         super().__init__(url, name, on_up=on_up, on_down=on_down)
         self.epoch = 0
+        self._begun = 0
         self._on_lost = on_lost
         self._queues: dict[str, _Queue] = {}
         self._subscriptions: list[_Subscription] = []
@@ -91,6 +92,17 @@ class Consumer(Link):
             with contextlib.suppress(ChannelGone, Unreachable):
                 await self._begin(self._calls, queue)
 
+    async def resize(self, queue: str, prefetch: int) -> None:
+        """Take from `queue`, which is consumed, with another prefetch. What is held stays held and does not count."""
+        known = self._queues.get(queue)
+        if known is None or known.prefetch == prefetch:
+            return
+        self._queues[queue] = known._replace(prefetch=prefetch)
+        await self._stop(queue)
+        if self._calls is not None:
+            with contextlib.suppress(ChannelGone, Unreachable):
+                await self._begin(self._calls, queue)
+
     async def subscribe(self, exchange: str, keys: Sequence[str], on_message: Callable[[Delivery], None]) -> None:
         """Listen to what passes an exchange (for a fanout the keys are `[""]`), now and after every reconnect.
 
@@ -110,11 +122,16 @@ class Consumer(Link):
         """
         for each in [queue] if queue is not None else list(self._queues):
             self._queues.pop(each, None)
-            async with self._changing:
-                tag = self._tags.pop(each, None)
-                if tag is not None and self._calls is not None:
-                    with contextlib.suppress(ChannelGone, Unreachable):
-                        await self._calls.call(self._calls.raw.basic_cancel, tag)
+            await self._stop(each)
+
+    async def _stop(self, queue: str) -> None:
+        async with self._changing:
+            tag, calls = self._tags.pop(queue, None), self._calls
+            if tag is not None and calls is not None:
+                # What still comes is pika's now, which gives it back.
+                calls.wire.receivers.pop((calls.raw.channel_number, tag.encode()), None)
+                with contextlib.suppress(ChannelGone, Unreachable):
+                    await calls.call(calls.raw.basic_cancel, tag)
 
     async def check(self) -> None:
         """Opens another channel if a queue holds messages and the broker knows no consumer of it, us included.
@@ -191,20 +208,25 @@ class Consumer(Link):
             wanted = self._queues.get(queue)
             if wanted is None or queue in self._tags:
                 return
-            tag = f"{self.name}.{self.epoch}.{queue}"[-255:]
+            self._begun += 1  # a tag is not used twice: what an ended consumer holds is still under its own
+            tag = f"{self.name}.{self._begun}.{queue}"[-255:]
             self._tags[queue] = tag
             await calls.call(calls.raw.basic_qos, prefetch_count=wanted.prefetch)
             receive = self._receiver(calls, queue, wanted.on_message)
-            await calls.call(calls.raw.basic_consume, queue, receive, consumer_tag=tag)
+            calls.wire.receivers[calls.raw.channel_number, tag.encode()] = receive
 
-    def _receiver(self, calls: Calls, queue: str, on_message: Callable[[Delivery], None]) -> Callable[..., None]:
+            def by_pika(_: Any, method: Any, properties: Any, body: bytes) -> None:
+                receive(method.delivery_tag, method.redelivered, properties, body)
+
+            await calls.call(calls.raw.basic_consume, queue, by_pika, consumer_tag=tag)
+
+    def _receiver(self, calls: Calls, queue: str, on_message: Callable[[Delivery], None]) -> Receiver:
         epoch, delivered = self.epoch, self._window.delivered
 
-        def receive(_: Any, method: Any, properties: Any, body: bytes) -> None:
+        def receive(tag: int, redelivered: bool, properties: Any, body: bytes) -> None:  # noqa: FBT001 - pika's order
             try:
-                tag = method.delivery_tag
                 delivered(tag)
-                on_message(Delivery(tag, epoch, queue, body, properties, method.redelivered))
+                on_message(Delivery(tag, epoch, queue, body, properties, redelivered))
             except Exception:
                 log.exception("taking a message from %s failed; the channel is closed", queue)
                 self._give_up(calls, f"taking a message from {queue} failed")

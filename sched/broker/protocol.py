@@ -91,6 +91,9 @@ class BrokerConsumer(BrokerLink, Protocol):
     async def consume(self, queue: str, prefetch: int, on_message: Callable[[Delivery], None]) -> None:
         """Take from the broker's queue `queue`, now and in every later epoch."""
 
+    async def resize(self, queue: str, prefetch: int) -> None:
+        """Take from a queue with another prefetch; no consumer of that queue, no change."""
+
     async def check(self) -> None:
         """See that the broker still counts us as a consumer of what we consume, and begin anew if not."""
 

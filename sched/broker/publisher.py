@@ -157,9 +157,9 @@ def _returned(confirms: Confirms, method: Any, properties: Any) -> None:
     confirms.returned((properties.message_id or "", method.exchange, method.routing_key))
 
 
-def _properties(message: Outgoing) -> spec.BasicProperties:
+def _properties(message: Outgoing) -> bytes:
     headers = message.headers
-    return spec.BasicProperties(
+    properties = spec.BasicProperties(
         content_type=message.content_type,
         headers=dict(headers) if headers else None,
         delivery_mode=_PERSISTENT,
@@ -171,6 +171,7 @@ def _properties(message: Outgoing) -> spec.BasicProperties:
         type=message.type,
         app_id=message.app_id,
     )
+    return b"".join(properties.encode())
 
 
 def _check(message: Outgoing) -> None:

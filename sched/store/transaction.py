@@ -30,20 +30,27 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Transaction(Generic[T]):
-    """What a store's method returns: run it with a link. `pinned` fixes the planner's choice for a hot statement."""
+    """What a store's method returns: run it with a link.
+
+    `pinned` fixes the planner's choice for a hot statement. `single`: it is one statement whatever that answers, so it is
+    its own transaction.
+    """
 
     name: str
     steps: Callable[[], Steps[T]]
     pinned: bool
+    single: bool = False
 
 
-def transaction(*, pinned: bool = False) -> Callable[[Callable[P, Steps[T]]], Callable[P, Transaction[T]]]:
+def transaction(
+    *, pinned: bool = False, single: bool = False
+) -> Callable[[Callable[P, Steps[T]]], Callable[P, Transaction[T]]]:
     """Makes of a generator function a method that gives a Transaction."""
 
     def decorate(function: Callable[P, Steps[T]]) -> Callable[P, Transaction[T]]:
         @wraps(function)
         def describe(*args: P.args, **kwargs: P.kwargs) -> Transaction[T]:
-            return Transaction(function.__name__, lambda: function(*args, **kwargs), pinned)
+            return Transaction(function.__name__, lambda: function(*args, **kwargs), pinned, single)
 
         return describe
 

@@ -98,8 +98,7 @@ class Claimed:
         return sum(s.rows for s in self.served)
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(NamedTuple):
     """An attempt that the ledger gave to this worker. `args` is JSON text where the message had none, `checkpoint` too.
 
     `policy` is what its job asks for itself. `catchup` and `missed`: how late its tick was claimed, as in `NewRun` of the
@@ -146,8 +145,7 @@ class Standing:
         return self.state == "waiting" or (self.state == "retrying" and self.seconds <= 0)
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(NamedTuple):
     """An attempt's end for good: `outcome` with result (JSON text), or with reason and error (JSON text)."""
 
     key: RunKey

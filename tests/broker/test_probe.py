@@ -7,10 +7,12 @@ from rota.sched.broker.probe import leads_somewhere
 from rota.sched.broker.rabbitmq import Link, probe
 from rota.sched.broker.topology import DEAD
 
+from tests.conftest import BOUND
+
 
 async def test_at_least_once_is_found_in_force_and_the_probe_leaves_nothing_behind(broker_url, management):
     link = Link(broker_url, "probe")
-    await link.start(20)
+    await link.start(BOUND)
     try:
         found = await probe(link)
         assert found.supported
@@ -28,7 +30,7 @@ async def test_an_exchange_that_leads_nowhere_is_found_and_the_probe_leaves_noth
     broker_url, management, bound
 ):
     link = Link(broker_url, "probe")
-    await link.start(20)
+    await link.start(BOUND)
     try:
         assert await leads_somewhere(link, DEAD), "it is not there yet"
         assert await link.declare() == []
@@ -36,10 +38,8 @@ async def test_an_exchange_that_leads_nowhere_is_found_and_the_probe_leaves_noth
             vhost = broker_url.rpartition("/")[2]
             management.request("DELETE", f"/api/bindings/{vhost}/e/{DEAD}/q/{DEAD}/~")
         assert await leads_somewhere(link, DEAD) == bound
-        for _ in range(100):  # it expires at once, and is counted a little longer
-            if not (await link.passive(DEAD)).messages:
-                break
-            await asyncio.sleep(0.1)
-        assert (await link.passive(DEAD)).messages == 0
+        async with asyncio.timeout(BOUND):
+            while (await link.passive(DEAD)).messages:
+                pass  # it expires at once, and is counted a little longer
     finally:
         await link.close()

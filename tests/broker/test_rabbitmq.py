@@ -15,17 +15,13 @@ from rota.sched.broker.rabbitmq import Consumer, Link, LoginRefused, Outgoing, P
 from rota.sched.broker.topology import DEAD, DELIVERY_LIMIT, JOBS, PARKED, delay_route, job_route, rung, work_queue
 from rota.sched.errors import UsageError
 
+from tests.broker.waiting import until
+from tests.conftest import BOUND
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from rota.sched.broker.rabbitmq import Delivery
-
-
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait for a condition; fails after a bound."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for is the broker's, it sets no event
-            await asyncio.sleep(0.01)
 
 
 class Pair:
@@ -45,8 +41,8 @@ class Pair:
         assert await self.consumer.declare_work_queue("mail") is None
 
     async def __aenter__(self) -> Self:
-        await self.publisher.start(20)
-        await self.consumer.start(20)
+        await self.publisher.start(BOUND)
+        await self.consumer.start(BOUND)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -72,7 +68,7 @@ class Pair:
 @contextlib.asynccontextmanager
 async def link(url: str) -> AsyncIterator[Link]:
     made = Link(url, "link")
-    await made.start(20)
+    await made.start(BOUND)
     try:
         yield made
     finally:
@@ -88,7 +84,7 @@ async def cut(management: Any, vhost: str, name: str) -> None:
         found.extend(c["name"] for c in listed if c.get("client_properties", {}).get("connection_name") == name)
         return bool(found)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(BOUND):
         while not await asyncio.to_thread(look):  # noqa: ASYNC110 - the broker's list comes late
             await asyncio.sleep(0.05)
     await asyncio.to_thread(management.request, "DELETE", f"/api/connections/{quote(found[0], safe='')}")
@@ -136,7 +132,7 @@ async def test_a_refused_login_is_told_at_once(broker_url):
     wrong = urlsplit(broker_url)
     publisher = Publisher(f"amqp://rota:wrong@{wrong.hostname}:{wrong.port}{wrong.path}", "p")
     with pytest.raises(LoginRefused, match="ROTA_BROKER"):
-        await publisher.start(20)
+        await publisher.start(BOUND)
 
 
 # Publishing
@@ -291,7 +287,7 @@ async def test_a_cancelled_consumer_takes_no_more_and_can_still_ack(broker_url):
         depth = await pair.publisher.passive("rota.q.mail")
         assert (depth.messages, depth.consumers) == (1, 1), "whoever holds something counts as a consumer"
         assert pair.consumer.ack(got[0])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             while (await pair.publisher.passive("rota.q.mail")).consumers:
                 pass
         assert bodies(got) == ["held"]
@@ -315,7 +311,7 @@ async def test_publishes_in_flight_when_the_connection_is_closed_are_unknown_and
     async with Pair(broker_url) as pair:
         publisher, outcomes, sent = pair.publisher, [await pair.send("before")], 1
         cutting = asyncio.create_task(cut(management, pair.vhost, "publisher"))
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(BOUND):
             while Publish.UNKNOWN not in outcomes:
                 if publisher.in_flight < 200:
                     publisher.publish(Outgoing(JOBS, "rota.q.mail", b"{}", str(sent)), outcomes.append)

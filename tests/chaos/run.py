@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from plan import Batch
 
-ANSWERED = 60.0
+ANSWERED = 120.0
 """Seconds for the submissions that are not answered yet, after the last fault."""
-SETTLE = 120.0
+SETTLE = 240.0
 """Seconds for what is still owed then."""
 SLOW = 30.0
 """Seconds; a recovery that took longer is told with all that is known of its job."""

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).resolve().parents[2] / ".rota" / "chaos"
 RABBITMQ4 = FOLDER.parent / "rabbitmq4"
 """Where compose/servers installs it."""
-STORE_BACK = 60.0
+STORE_BACK = 120.0
 """Seconds that a question to the store waits for a Postgres that is being restarted."""
-START = 60.0
+START = 120.0
 """Seconds for the members to come up."""
 
 

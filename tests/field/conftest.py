@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from tests.conftest import missing
+from tests.conftest import BOUND, missing
 from tests.integration.conftest import COMPOSE, Party, party  # noqa: F401 - a fixture
 from tests.store.conftest import PostgresHouse, PostgresTestbed, house  # noqa: F401 - a fixture
 
@@ -36,7 +36,7 @@ def at_once(where: PostgresHouse, number: int, work: Callable[[SyncLink, int], T
     def one(n: int) -> T:
         with closing(where.store.link("field")) as link:
             link.connection()
-            start.wait(20)
+            start.wait(BOUND)
             return work(link, n)
 
     with ThreadPoolExecutor(number) as pool:

@@ -97,7 +97,7 @@ class Connection:
 
     def __init__(self, client: socket.socket, server: tuple[str, int]) -> None:
         self.client = client
-        self.server = socket.create_connection(server, timeout=10)
+        self.server = socket.create_connection(server, timeout=60)
         self.server.settimeout(None)
 
     def pass_on(self, data: bytes) -> None:
@@ -118,7 +118,7 @@ class Connection:
 class LostCommits(Relay):
     """Loses the answers of commits, and the connection with them; the server has committed by then.
 
-    `marks` says which: a transaction is called by the first of them whose text is in one of its statements. `left` is how
+    A statement outside of a transaction block is a commit of its own. `marks` says which: a transaction is called by the first of them whose text is in one of its statements. `left` is how
     many of each are still to be lost.
     """
 
@@ -151,6 +151,7 @@ class _Postgres(Connection):
         self._greeted = False
         self._prepared: dict[bytes, str] = {}
         self._statements: list[str] = []
+        self._in_block = False
         self._losing = False
 
     def pass_on(self, data: bytes) -> None:
@@ -185,10 +186,15 @@ class _Postgres(Connection):
             name, text = body.split(b"\0", 2)[:2]
             self._prepared[name] = text.decode()
         elif kind == b"B":
-            self._statements.append(self._prepared[body.split(b"\0", 2)[1]])
+            statement = self._prepared[body.split(b"\0", 2)[1]]
+            if self._in_block:
+                self._statements.append(statement)
+            else:
+                self._losing = self._relay.loses([statement])
         elif kind == b"Q":
             text = body.rstrip(b"\0").decode().lower()
             if text == "commit":
                 self._losing = self._relay.loses(self._statements)
             if text.startswith(("begin", "commit", "rollback")):
                 self._statements.clear()
+                self._in_block = text.startswith("begin")

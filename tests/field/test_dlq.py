@@ -13,6 +13,7 @@ from rota import Client
 from rota.sched.broker.topology import DEAD, DELAY_DUE, JOBS, work_topology
 from servers.management import Management
 
+from tests.conftest import BOUND
 from tests.field.broker import QUEUE, channel, path, ready, vhost
 from tests.integration.conftest import party_on
 
@@ -41,7 +42,7 @@ def test_dlq_01_dead_letters_that_can_go_nowhere_are_told_and_arrive_when_they_c
             admin.queue_unbind(DEAD, DEAD, "")
             for n in range(100):
                 admin.basic_publish("", QUEUE, b"{}", pika.BasicProperties(message_id=str(n), delivery_mode=2))
-            for method, _, _ in itertools.islice(admin.consume(QUEUE, inactivity_timeout=20), 100):
+            for method, _, _ in itertools.islice(admin.consume(QUEUE, inactivity_timeout=BOUND), 100):
                 admin.basic_reject(method.delivery_tag, requeue=False)
             admin.cancel()
         party.until("all to be kept, unseen", lambda: kept(node) == 100)
@@ -86,13 +87,13 @@ def test_dlq_02_a_limit_on_the_queue_of_dead_letters_loses_none_of_what_died(par
     scheduler, worker = party.members
     party.until_connected()
     worker.send_signal(signal.SIGTERM)
-    worker.wait(30)
+    worker.wait(BOUND)
     set_policy(management, broker_url, "^rota.dead$", **{"max-length": 10, "overflow": "drop-head"})
     with Client.open(party.store) as client:
         client.submit_many([broken.call(key=f"k{n}") for n in range(30)])
     party.until("their messages", lambda: ready(broker_url) == 30)
     scheduler.send_signal(signal.SIGTERM)
-    scheduler.wait(30)
+    scheduler.wait(BOUND)
     party.start("worker")
     party.until("all to die", lambda: party.value(DEATHS) == 30)
     party.until("their messages", lambda: ready(broker_url, DEAD) == 10)

@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 from field_app import fails, mends
 from rota import Client
 
+from tests.conftest import BOUND
 from tests.integration.conftest import ROTA
 
 REDRIVING = "select count(*) from pg_stat_activity where application_name = 'rota client' and state = 'active'"
@@ -31,7 +32,7 @@ def press(field):
 
 
 def counts(process):
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=BOUND)
     assert process.returncode == 0
     return json.loads(out.splitlines()[-1])
 

@@ -38,7 +38,7 @@ def test_lod_01_ten_thousand_schedules_of_one_instant_are_published_soon_and_onc
     """Without `self.outstanding.pop(number)` in `_settled` (sched/scheduler/dispatch.py) it ends with the window of unconfirmed ones."""
     field.start("scheduler")
     field.until("partitions", lambda: field.value("select count(owner) from rota.partition") == 64)
-    minute = field.value("select clock_timestamp() + interval '10 s'")
+    minute = field.value("select clock_timestamp() + interval '20 s'")
     with Client.open(field.store) as client:
         for _ in range(10):
             client.submit_many([(spans.call(key="k", seconds=0), every("1h", start=minute)) for _ in range(1000)])

@@ -153,7 +153,7 @@ def test_lse_13_a_worker_that_cannot_renew_its_lease_gives_back_what_it_was_sent
             for n in range(6):
                 client.submit(held.call(key=f"new-{n}", way="return"))
                 field.open(f"new-{n}-1")
-        field.until("the new ones to end", lambda: field.value("select count(*) from rota.history") == 6, 20)
+        field.until("the new ones to end", lambda: field.value("select count(*) from rota.history") == 6)
 
 
 def test_lse_19_a_coroutine_that_hangs_ends_with_its_timeout(field):

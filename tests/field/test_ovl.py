@@ -13,6 +13,7 @@ from rota import Client, every
 from rota.sched.timing import advance
 from rota.sched.timing.plan import BUFFER
 
+from tests.conftest import BOUND
 from tests.field.broker import channel
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def test_handlers_know_what_they_catch_up(field):
         field.until("both to run on time", lambda: field.value("select count(distinct key) from field_missed") == 2)
         for member in field.members:
             member.terminate()
-            member.wait(30)
+            member.wait(BOUND)
         due = "select count(*) from rota.job where scheduled_for < clock_timestamp() - interval '5 s'"
         field.until("ticks to be missed", lambda: field.value(due) == 2)
         field.start("scheduler")

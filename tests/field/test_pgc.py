@@ -17,7 +17,7 @@ from tests.integration.conftest import party_on
 def test_pgc_01_a_pooler_in_transaction_mode_breaks_nothing(empty_store_url, broker_url, make_pgbouncer, tmp_path):
     """All through five sessions, each lent for one transaction; a scheduler is killed on the way.
 
-    Without `connection.prepare_threshold = None` in `pooled` (sched/store/postgres/link.py) statements are unknown.
+    Without `connection.prepare_threshold = None` in `pooled` (sched/store/postgres/session.py) statements are unknown.
     """
     pooler = make_pgbouncer(store=empty_store_url)
     open_store(pooler.url).migrate()
@@ -92,7 +92,7 @@ def test_pgc_03_connections_to_a_store_that_became_read_only_are_not_kept(party)
     party.until("both to be refused", lambda: all("read-only" in party.log_of(m) for m in party.members))
     party.db.execute(f"alter database {database} reset default_transaction_read_only")
     party.rota("submit", "effect", "--args", '{"key": "k"}')
-    party.until("the effect", lambda: party.effects("k") == 1, 30)
+    party.until("the effect", lambda: party.effects("k") == 1)
     assert [member.poll() for member in party.members] == [None, None]
 
 

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from rota import Client
 
+from tests.conftest import BOUND
 from tests.store.conftest import house  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 COMPOSE = Path(__file__).resolve().parents[2] / "compose"
 ROTA = str(Path(sys.executable).parent / "rota")
-BOUND = 60.0
 
 
 class Party:

@@ -12,6 +12,7 @@ from rota.sched.store import open_store
 from rota.sched.store.values import HandlerRow
 from typer.testing import CliRunner
 
+from tests.conftest import BOUND
 from tests.integration.conftest import ROTA
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
@@ -283,7 +284,7 @@ def test_a_redrive_that_is_interrupted_says_how_many_were_done_and_the_same_comm
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as redrive:
         redrive.stdout.readline()
         redrive.send_signal(signal.SIGINT)
-        out, told = redrive.communicate(timeout=30)
+        out, told = redrive.communicate(timeout=BOUND)
     assert redrive.returncode == 130
     done = json.loads(out.splitlines()[-1])
     assert done["interrupted"]

@@ -15,6 +15,8 @@ from rota.sched.when import after, cron, every
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from tests.conftest import BOUND
+
 app = App("billing")
 
 
@@ -103,7 +105,7 @@ def test_a_forked_child_and_its_parent_go_on_with_the_same_client(client, store_
     client.submit(send.call("before"))
     child = multiprocessing.get_context("fork").Process(target=child_submits, args=(client,))
     child.start()
-    child.join(30)
+    child.join(BOUND)
     assert child.exitcode == 0
     client.submit(send.call("after"))
     assert len(jobs(store_url)) == 3

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from servers import process
 
+from tests.conftest import BOUND
+
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "compose"
 ROTA = str(Path(sys.executable).parent / "rota")
-BOUND = 60.0  # seconds
 
 
 def commands() -> dict[str, list[str]]:

@@ -9,6 +9,7 @@ import pytest
 from rota.sched.broker.probe import PROBE
 from rota.sched.broker.topology import delay_route
 
+from tests.conftest import BOUND
 from tests.field.broker import channel
 
 
@@ -46,12 +47,12 @@ def test_what_is_parked_is_told_with_its_reasons_and_what_to_do(party):
 def test_after_a_restore_of_an_older_store_the_numbers_are_seen_to_have_gone_back_and_are_moved_on(party):
     scheduler, worker = party.members
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 0
+    assert worker.wait(BOUND) == 0
     party.value("select setval('rota.number', 1000)")
     party.rota("submit", "noop")
     party.until("the message", lambda: party.doctor()[1].get("consumers"))
     scheduler.send_signal(signal.SIGTERM)
-    assert scheduler.wait(30) == 0
+    assert scheduler.wait(BOUND) == 0
     for statement in ("delete from rota.run", "delete from rota.member", "select setval('rota.number', 10)"):
         party.db.execute(statement)  # as it was before
 

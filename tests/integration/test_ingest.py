@@ -21,13 +21,14 @@ from rota.sched.store import open_store
 from rota.sched.store.values import HandlerRow, Lanes, NewMember
 from rota.sched.when import Once
 
+from tests.conftest import BOUND
+
 SCHEMA = {
     "type": "object",
     "properties": {"to": {"type": "string"}},
     "required": ["to"],
     "additionalProperties": False,
 }
-BOUND = 20.0
 
 
 class Service:

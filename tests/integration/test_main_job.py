@@ -12,6 +12,7 @@ import pytest
 from app import echo, effect, flaky_effect, slow_effect
 from rota import Client, after, every
 
+from tests.conftest import BOUND
 from tests.integration.conftest import party_on, ready_party
 
 
@@ -56,7 +57,7 @@ def test_lse_01_a_worker_that_is_killed_in_the_middle_costs_no_effect_and_makes_
     party.until("the effect", lambda: party.effects("k") == 1)
     party.until("the run to end", lambda: party.value("select count(*) from rota.history") == 1)
     waited = (party.value("select begun_at from rota.history") - killed).total_seconds()
-    assert waited < 3 + 5, "the lease, and a round of recovery on a busy machine"
+    assert waited < 3 + 30, "the lease and a round of recovery, not the two minutes of the reconciler"
     assert party.value("select attempt from rota.history") == 1
     assert party.value("select losses from rota.history") == 1
 
@@ -91,7 +92,7 @@ def test_a_broker_that_crashes_and_comes_back_costs_no_effect(store_url, node, n
             node.crash()
             client.submit_many([effect.call(key=f"b{n}") for n in range(299)])
         node.start()
-        party.until("all effects", lambda: party.value("select count(*) from demo_effect") >= 900, 120)
+        party.until("all effects", lambda: party.value("select count(*) from demo_effect") >= 900)
         party.until("all runs to end", lambda: party.value("select count(*) from rota.run") == 0)
         assert party.value("select count(distinct key) from demo_effect") == 900
         assert party.value("select count(*) from demo_effect") == 900
@@ -117,7 +118,7 @@ def test_lse_18_after_crashes_of_store_and_workers_every_run_comes_to_its_end(ma
         server.start()
         party.start("worker")
         party.db = type(party.db).connect(party.store, autocommit=True)
-        party.until("all effects", lambda: party.value("select count(*) from demo_effect") >= 300, 120)
+        party.until("all effects", lambda: party.value("select count(*) from demo_effect") >= 300)
         party.until("all runs to end", lambda: party.value("select count(*) from rota.run") == 0)
         assert party.value("select count(*) from demo_effect") == 300
 
@@ -132,7 +133,7 @@ def test_lse_16_a_worker_that_is_terminated_keeps_its_lease_until_what_runs_has_
     party.until("the run to begin", lambda: party.running_on(worker) == 1)
     party.start("worker")
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(35) == 0
+    assert worker.wait(BOUND) == 0
     assert party.effects("k") == 1
     assert party.value("select losses from rota.history") == 0
 
@@ -150,7 +151,7 @@ def test_lse_10_deploys_leave_nothing_claimed_and_spend_no_attempt(party):
         successor = party.start("worker", "--drain-timeout", "1s")
         worker.send_signal(signal.SIGTERM)
         worker, deployed = successor, worker
-        assert deployed.wait(35) == 0
+        assert deployed.wait(BOUND) == 0
         assert party.running_on(deployed) == 0
     party.until("all effects", lambda: party.value("select count(*) from demo_effect") == 10)
     party.until("all to end", lambda: party.value("select count(*) from rota.history") == 10)
@@ -206,8 +207,8 @@ def test_plain_amqp_without_any_code_of_rota(party):
             type="job.submit", message_id="order-7", app_id="shop", reply_to=answers, correlation_id="c"
         )
         channel.basic_publish("rota.submit", "job.submit", body, properties)
-        for _, got, answer in channel.consume(answers, auto_ack=True, inactivity_timeout=20):
-            assert got is not None, "no answer within 20 s"
+        for _, got, answer in channel.consume(answers, auto_ack=True, inactivity_timeout=BOUND):
+            assert got is not None, f"no answer within {BOUND} s"
             assert got.correlation_id == "c"
             return dict(json.loads(answer))
         raise AssertionError
@@ -291,7 +292,7 @@ def test_a_run_whose_message_is_gone_is_found_and_executed(store_url, broker_url
         party.rota("submit", "effect", "--args", json.dumps({"key": "first"}))
         party.until("the queue to be there", lambda: party.effects("first") == 1)
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(30) == 0
+        assert worker.wait(BOUND) == 0
         party.rota("submit", "effect", "--args", json.dumps({"key": "gone"}))
         with closing(pika.BlockingConnection(pika.URLParameters(broker_url))) as connection:
             channel = connection.channel()

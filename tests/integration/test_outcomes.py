@@ -11,6 +11,7 @@ import pytest
 from rota import Client, after
 from rota.sched.app import Call
 
+from tests.conftest import BOUND
 from tests.integration.conftest import Party
 
 HERE = Path(__file__).parent
@@ -128,8 +129,8 @@ def test_every_way_to_an_end_leaves_its_row_and_no_message(outcomes, management,
     outcomes.submit("kills_its_worker", queue="poison")
     outcomes.submit("needs_a_lost_workers_checkpoint", queue="poison2")
     for _ in range(3):
-        assert outcomes.start("worker", "--queue", "poison").wait(60) == KILLED
-    assert outcomes.start("worker", "--queue", "poison2").wait(60) == KILLED
+        assert outcomes.start("worker", "--queue", "poison").wait(BOUND) == KILLED
+    assert outcomes.start("worker", "--queue", "poison2").wait(BOUND) == KILLED
     outcomes.start("worker", "--queue", "poison2", "--queue", "late", "--queue", "poison")
 
     for name, expected in ENDS.items():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rota.sched.store import open_store
 
+from tests.conftest import BOUND
 from tests.integration.conftest import ROTA, party_on
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Top:
 
     def press(self, key: bytes) -> int:
         os.write(self.terminal, key)
-        return self.process.wait(20)
+        return self.process.wait(BOUND)
 
     def settings(self) -> list[object]:
         return termios.tcgetattr(self._inner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ pytest.register_assert_rewrite("rota.sched.store.conformance")
 
 from rota.sched.store import open_store  # noqa: E402 - after the line above
 from rota.sched.store.conformance import House  # noqa: E402
+
+from tests.conftest import BOUND  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +66,14 @@ class PostgresHouse(House):
 
     def sql(self, text: str, *params: Any) -> list[tuple[Any, ...]]:
         return self.bed.sql(text, *params)
+
+
+def heard(ear: psycopg.Connection[Any], house: PostgresHouse) -> list[str]:
+    """What `ear` was told by the store until now: notifications come in the order of the commits, then a mark of our own."""
+    house.sql(f"notify {house.store.wake_channel}, 'mark'")
+    return list(
+        itertools.takewhile(lambda told: told != "mark", (note.payload for note in ear.notifies(timeout=BOUND)))
+    )
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from rota.sched.timing import next_tick
 from rota.sched.when import Schedule, cron, every
 
 from tests.clock import clock_of
-from tests.store.conftest import PostgresTestbed
+from tests.store.conftest import PostgresTestbed, heard
 from tests.store.year import Year, accounts
 
 BEGIN = datetime(2027, 3, 27, tzinfo=UTC)  # a day before Paris' clocks go forward
@@ -163,9 +163,6 @@ def test_a_sleeping_scheduler_is_woken_by_what_comes_before_its_time_and_by_noth
     with psycopg.connect(house.bed.url, autocommit=True) as connection:
         connection.execute(f"listen {store.wake_channel}")
 
-        def heard():
-            return [note.payload for note in connection.notifies(timeout=0.2, stop_after=1)]
-
         def update(**words):
             run_now = words.pop("run_now", False)
             house.run(store.update(job.id, edits.edit("me@here", None, None, words, run_now=run_now)))
@@ -185,7 +182,7 @@ def test_a_sleeping_scheduler_is_woken_by_what_comes_before_its_time_and_by_noth
             (lambda: house.run(store.resume_queue("mail", note)), True),
         ):
             do()
-            assert heard() == ["mail"] * woken
+            assert heard(connection, house) == ["mail"] * woken
 
 
 def test_a_schedule_that_was_set_aside_goes_on_when_it_is_changed(house):

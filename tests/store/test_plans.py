@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from rota.sched.ids import RunKey, new_job_id
-from rota.sched.store.postgres.link import begin_text
+from rota.sched.store.postgres.session import Session
 from rota.sched.store.values import End, Return
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Plan:
         assert txn.pinned, f"{txn.name} is a hot statement"
         query = next(txn.steps())
         connection = house.link.connection()
-        connection.execute(begin_text(txn), prepare=False)
+        connection.execute(Session(connection, connection.info.backend_pid).begin(txn), prepare=False)
         explained = connection.execute(f"explain (analyze, buffers, format json) {query.sql}", query.params)
         (self.root,) = (each["Plan"] for each in explained.fetchone()[0])
         connection.execute("rollback", prepare=False)

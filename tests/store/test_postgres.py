@@ -8,6 +8,8 @@ from rota.sched.store.transaction import Query, transaction
 from rota.sched.store.values import DeadFilter, End, Redrive
 from rota.sched.when import Once, Schedule
 
+from tests.store.conftest import heard
+
 
 def test_a_schedule_that_cannot_be_computed_is_set_aside_and_stops_no_neighbour(house):
     scheduler = house.join()
@@ -121,8 +123,7 @@ def test_a_submit_of_something_earlier_wakes_a_sleeping_scheduler(house, store_u
         house.submit(house.job(when=Once(after=5)))
         house.run(house.store.wake(scheduler))
         house.submit(house.job())
-        notes = list(ear.notifies(timeout=0.5))
-    assert [note.payload for note in notes] == ["mail"]
+        assert heard(ear, house) == ["mail"]
 
 
 DEAD = """

@@ -15,6 +15,9 @@ from rota.sched.store.postgres.changing import STANDING
 from rota.sched.store.values import DeadFilter, End, Redrive
 from rota.sched.when import Schedule
 
+from tests.conftest import BOUND
+from tests.store.conftest import heard
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -41,14 +44,14 @@ class Meanwhile:
 
     def waits(self) -> None:
         """Until it waits for a lock."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + BOUND
         while self._house.sql(BLOCKED) != [(1,)]:
             assert time.monotonic() < end, "nothing waits"
             assert self._thread.is_alive(), f"it did not wait, and gave {self.answer}"
             time.sleep(0.01)
 
     def result(self) -> Any:
-        self._thread.join(20)
+        self._thread.join(BOUND)
         assert not self._thread.is_alive(), "it still waits"
         return self.answer
 
@@ -260,7 +263,7 @@ def test_what_is_released_wakes_a_sleeping_scheduler(house, store_url):
     with psycopg.connect(store_url, autocommit=True) as ear:
         ear.execute(f"listen {house.store.wake_channel}")
         house.run(line.end(line.first))
-        assert [note.payload for note in ear.notifies(timeout=0.5)] == ["mail"]
+        assert heard(ear, house) == ["mail"]
 
 
 def test_ends_without_anything_behind_them_ask_for_nothing_more(house):
@@ -307,7 +310,7 @@ def test_many_claims_ends_and_redrives_at_once_leave_nothing_behind(house):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(BOUND)
     assert (errors, seen) == ([], [])
     assert house.recover(scheduler).stranded == 0
     for job in jobs:

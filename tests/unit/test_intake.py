@@ -37,7 +37,7 @@ class Bench:
             trust=SimpleNamespace(held=True),
             concurrency=4,
             unknown_after=3600.0,
-            started=lambda attempt, _: self.started.append(attempt),
+            started=lambda attempts, _: self.started.extend(attempts),
         )
         self.settler = Settler(
             AnyStore(),

@@ -28,7 +28,7 @@ def test_longer_lags_are_in_no_lower_bucket(one, other):
 def test_percentiles_of_several_members_are_those_of_all_their_lags(lags, members):
     figures = [Stats() for _ in range(members)]
     for n, lag in enumerate(lags):
-        figures[n % members].observe("run", lag)
+        figures[n % members].observe("run", [lag])
     found = percentiles([json.loads(json.dumps(f.to_json())) for f in figures], "run")
     for name, share in (("p50", 0.5), ("p99", 0.99)):
         exact = sorted(lags)[max(0, -(-int(share * 100) * len(lags) // 100) - 1)]
@@ -81,7 +81,7 @@ def test_lags_are_forgotten_after_two_windows(monkeypatch):
     clock = [1000.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
     stats = Stats()
-    stats.observe("run", 1.0)
+    stats.observe("run", [1.0])
     seen = []
     for _ in range(3):
         seen.append(percentiles([stats.to_json()], "run")["p50"] is not None)
@@ -95,7 +95,7 @@ def test_threads_lose_no_counts():
     def work():
         for _ in range(2000):
             stats.ended("succeeded")
-            stats.observe("run", 0.1)
+            stats.observe("run", [0.1])
 
     threads = [Thread(target=work) for _ in range(4)]
     for thread in threads:

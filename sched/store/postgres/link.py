@@ -1,7 +1,7 @@
 """Connections that run transactions: the asyncio and the synchronous one.
 
-Both do the same in the same order: begin (a pinned transaction fixes the planner's choices with SET LOCAL, which
-works behind pgbouncer), drive the steps, commit. A deadlock or serialization failure starts anew, a bounded number of
+Both do the same in the same order: begin (as session.py has it), drive the steps, commit; what is one statement runs by
+itself, which saves two round trips. A deadlock or serialization failure starts anew, a bounded number of
 times; a missing day of history is made. A lost connection is Unreachable, and then the outcome is unknown: whoever
 calls decides what a repetition means.
 """
@@ -12,41 +12,22 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
-from psycopg import errors, sql
+from psycopg import errors
 from rota.sched.errors import NotMigrated, RotaError, StoreFault, Unreachable, UsageError
 from rota.sched.store.postgres.days import make_days
+from rota.sched.store.postgres.session import BACKEND, STATEMENT_SECONDS, Session
 
 if TYPE_CHECKING:
+    from psycopg import sql
     from rota.sched.store.transaction import Query, Rows, Steps, Transaction
 
 T = TypeVar("T")
 
-STATEMENT_SECONDS = 30
-"""Bound of one statement on the server; the client waits a little longer and then drops the connection."""
-
-IDLE_SECONDS = 10
-"""A process that stands still inside a transaction loses it after this, and the locks with it."""
-
 _TRIES = 6
-# To compile a statement takes longer than any of ours runs: 50 ms for the first of a connection, 10 for each more.
-_BEGIN = (
-    f"begin; set local statement_timeout = '{STATEMENT_SECONDS}s'"
-    f"; set local idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'; set local jit = off"
-)
-# With fresh statistics on a nearly empty table the planner has chosen a scan of everything.
-_PIN = (
-    "; set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off"
-    "; set local enable_bitmapscan = off"
-)
 # A session that may only read is one with a standby, or with a primary of yesterday: another connection finds today's.
 _LOST = (psycopg.OperationalError, psycopg.InterfaceError, errors.ReadOnlySqlTransaction, OSError, TimeoutError)
 _PASSING = {"08", "25", "40", "53", "55", "57", "58"}
 """Classes of SQLSTATE that pass: lost connections, standbys, lack of resources, shutdowns, timeouts."""
-
-
-def begin_text(txn: Transaction[Any]) -> sql.SQL:
-    """The first statement of a transaction."""
-    return sql.SQL(_BEGIN + _PIN if txn.pinned else _BEGIN)
 
 
 def connect_options(purpose: str) -> dict[str, Any]:
@@ -60,21 +41,6 @@ def connect_options(purpose: str) -> dict[str, Any]:
         "keepalives_count": 3,
         "tcp_user_timeout": 30_000,
     }
-
-
-BACKEND = "select pg_backend_pid()"
-
-
-def pooled(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], backend: int) -> bool:
-    """Whether a pooler stands between: the server's process (the answer to BACKEND) is not the one that greeted us.
-
-    In transaction mode each transaction may get another session: a statement prepared in one is unknown, or another
-    one, in the next. So nothing is prepared on such a connection from then on.
-    """
-    if backend == connection.info.backend_pid:
-        return False
-    connection.prepare_threshold = None
-    return True
 
 
 def translate(error: Exception) -> RotaError:
@@ -121,8 +87,13 @@ class AsyncLink:
         self._url = url
         self._purpose = purpose
         self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._session: Session | None = None
         self._lock = asyncio.Lock()
-        self.pooled = False
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the connection in use goes through a pooler."""
+        return self._session is not None and self._session.pooled
 
     async def run(self, txn: Transaction[T]) -> T:
         """Runs one transaction; Unreachable means that its outcome is unknown."""
@@ -149,24 +120,34 @@ class AsyncLink:
         raise AssertionError("unreachable")
 
     async def _once(self, txn: Transaction[T]) -> T:
-        connection = await self._begin(begin_text(txn))
+        connection = await self.connection()
+        assert self._session is not None
+        if self._session.alone(txn):
+            if (choices := self._session.switch(txn)) is not None:
+                await connection.execute(choices, prepare=False)
+            return await drive_async(connection, txn.steps())
+        connection = await self._begin(txn)
         value = await drive_async(connection, txn.steps())
         await connection.execute("commit", prepare=False)
         return value
 
-    async def _begin(self, begin: sql.SQL) -> psycopg.AsyncConnection[Any]:
+    async def _begin(self, txn: Transaction[Any]) -> psycopg.AsyncConnection[Any]:
         """Begins on the kept connection, or on another one if that was lost since it was used: nothing is in doubt yet."""
         kept = self._connection is not None and not self._connection.closed
         connection = await self.connection()
         try:
-            await connection.execute(begin, prepare=False)
+            await connection.execute(self._how(txn), prepare=False)
         except psycopg.OperationalError:
             if not kept:
                 raise
             await self._drop()
             connection = await self.connection()
-            await connection.execute(begin, prepare=False)
+            await connection.execute(self._how(txn), prepare=False)
         return connection
+
+    def _how(self, txn: Transaction[Any]) -> sql.SQL:
+        assert self._session is not None
+        return self._session.begin(txn)
 
     async def connection(self) -> psycopg.AsyncConnection[Any]:
         """The open connection."""
@@ -174,7 +155,9 @@ class AsyncLink:
             try:
                 self._connection = await psycopg.AsyncConnection.connect(self._url, **connect_options(self._purpose))
                 cursor = await self._connection.execute(BACKEND, prepare=False)
-                self.pooled = pooled(self._connection, (await cursor.fetchall())[0][0])
+                self._session = Session(self._connection, (await cursor.fetchall())[0][0])
+                if (greeting := self._session.greeting()) is not None:
+                    await self._connection.execute(greeting, prepare=False)
             except psycopg.Error as error:
                 await self._drop()
                 raise translate(error) from error
@@ -210,6 +193,7 @@ class Link:
         self._url = url
         self._purpose = purpose
         self._connection: psycopg.Connection[Any] | None = None
+        self._session: Session | None = None
 
     def run(self, txn: Transaction[T]) -> T:
         """Runs one transaction; Unreachable means that its outcome is unknown."""
@@ -231,31 +215,44 @@ class Link:
         raise AssertionError("unreachable")
 
     def _once(self, txn: Transaction[T]) -> T:
-        connection = self._begin(begin_text(txn))
+        connection = self.connection()
+        assert self._session is not None
+        if self._session.alone(txn):
+            if (choices := self._session.switch(txn)) is not None:
+                connection.execute(choices, prepare=False)
+            return drive(connection, txn.steps())
+        connection = self._begin(txn)
         value = drive(connection, txn.steps())
         connection.execute("commit", prepare=False)
         return value
 
-    def _begin(self, begin: sql.SQL) -> psycopg.Connection[Any]:
+    def _begin(self, txn: Transaction[Any]) -> psycopg.Connection[Any]:
         """Begins on the kept connection, or on another one if that was lost since it was used: nothing is in doubt yet."""
         kept = self._connection is not None and not self._connection.closed
         connection = self.connection()
         try:
-            connection.execute(begin, prepare=False)
+            connection.execute(self._how(txn), prepare=False)
         except psycopg.OperationalError:
             if not kept:
                 raise
             self.close()
             connection = self.connection()
-            connection.execute(begin, prepare=False)
+            connection.execute(self._how(txn), prepare=False)
         return connection
+
+    def _how(self, txn: Transaction[Any]) -> sql.SQL:
+        assert self._session is not None
+        return self._session.begin(txn)
 
     def connection(self) -> psycopg.Connection[Any]:
         """The open connection."""
         if self._connection is None or self._connection.closed:
             try:
                 self._connection = psycopg.Connection.connect(self._url, **connect_options(self._purpose))
-                pooled(self._connection, self._connection.execute(BACKEND, prepare=False).fetchall()[0][0])
+                cursor = self._connection.execute(BACKEND, prepare=False)
+                self._session = Session(self._connection, cursor.fetchall()[0][0])
+                if (greeting := self._session.greeting()) is not None:
+                    self._connection.execute(greeting, prepare=False)
             except psycopg.Error as error:
                 self.close()
                 raise translate(error) from error

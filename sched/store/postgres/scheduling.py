@@ -12,7 +12,7 @@ from rota.sched.errors import RotaError, Superseded
 from rota.sched.message import ARGS_INLINE
 from rota.sched.model import Dispatch
 from rota.sched.store.postgres.submission import CANCEL_RUNS
-from rota.sched.store.postgres.text import LIVE_MEMBER, SAME_RUN, tick
+from rota.sched.store.postgres.text import LIVE_MEMBER, SAME_RUN, array, tick
 from rota.sched.store.postgres.turns import abreast, release
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Claimed, Lanes, Served
@@ -166,9 +166,8 @@ class SchedulingStatements:
         """
         params = {
             "member": member,
-            "parts": lanes.parts,
-            "queues": lanes.queues,
-            "lows": lanes.lows,
+            **_lanes(lanes),
+            "lows": array(low.isoformat() for low in lanes.lows),
             "limit": limit,
             "per_lane": per_lane,
         }
@@ -192,7 +191,7 @@ class SchedulingStatements:
         dispatches.sort(key=lambda d: d.dispatch)
         return Claimed(dispatches, served, now, plan.broken, len(plan.skipped), plan.buffered, cancelled)
 
-    @transaction(pinned=True)
+    @transaction(pinned=True, single=True)
     def ready(self, member: int, lanes: Lanes, limit: int, per_lane: int | None = None) -> Steps[list[Dispatch]]:
         """Gives runs whose ready_at has come a new dispatch number under this scheduler; they are waiting then.
 
@@ -202,8 +201,7 @@ class SchedulingStatements:
         """
         params = {
             "member": member,
-            "parts": lanes.parts,
-            "queues": lanes.queues,
+            **_lanes(lanes),
             "limit": limit,
             "per_lane": per_lane or limit,
         }
@@ -216,7 +214,7 @@ class SchedulingStatements:
 
         Publishes the wake-up time, so that a submit of something earlier knows that it must NOTIFY.
         """
-        params = {"parts": lanes.parts, "queues": lanes.queues}
+        params = _lanes(lanes)
         ((at,),) = yield Query(NEXT_DUE, params)
         rows = yield Query(
             "update rota.member set wakes_at = least(%(at)s, clock_timestamp() + make_interval(secs => %(longest)s)) "
@@ -229,6 +227,11 @@ class SchedulingStatements:
     def wake(self, member: int) -> Steps[None]:
         """Takes back the wake-up time: submits need not NOTIFY while the scheduler is awake."""
         yield Query("update rota.member set wakes_at = null where id = %s and wakes_at is not null", [member])
+
+
+def _lanes(lanes: Lanes) -> dict[str, str]:
+    # In quotes: a queue may be called null.
+    return {"parts": array(lanes.parts), "queues": array(f'"{queue}"' for queue in lanes.queues)}
 
 
 class Due(NamedTuple):

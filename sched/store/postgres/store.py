@@ -13,11 +13,12 @@ from rota.sched.store.postgres.changing import ChangingStatements
 from rota.sched.store.postgres.dead import DeadStatements
 from rota.sched.store.postgres.duties import DutyStatements
 from rota.sched.store.postgres.health import HealthStatements
-from rota.sched.store.postgres.link import BACKEND, AsyncLink, Link, connect_options, drive, drive_async, pooled
+from rota.sched.store.postgres.link import AsyncLink, Link, connect_options, drive, drive_async
 from rota.sched.store.postgres.members import MemberStatements
 from rota.sched.store.postgres.reading import ReadingStatements
 from rota.sched.store.postgres.retention import RetentionStatements
 from rota.sched.store.postgres.scheduling import SchedulingStatements
+from rota.sched.store.postgres.session import BACKEND, pooled
 from rota.sched.store.postgres.submission import SubmissionStatements
 from rota.sched.store.postgres.text import WAKE_CHANNEL
 from rota.sched.store.postgres.working import WorkingStatements

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey
 from rota.sched.store.postgres.duties import CANCEL
-from rota.sched.store.postgres.text import DEAD, DEATH, DIED_AGAIN, LIVE_MEMBER, PAST, SAME_RUN, tick, with_error
+from rota.sched.store.postgres.text import (
+    DEAD,
+    DEATH,
+    DIED_AGAIN,
+    LIVE_MEMBER,
+    PAST,
+    SAME_RUN,
+    array,
+    sparse,
+    tick,
+    with_error,
+)
 from rota.sched.store.postgres.turns import ENDED, release
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Begun, Death, End, Owned, Return, Standing
@@ -23,11 +34,11 @@ took as (
   update rota.run r set state = 'running', owner = me.id, fence = nextval('rota.number'), attempt = r.attempt + 1,
     begun_at = clock_timestamp(), retry_at = null, ready_at = null, progress = null, unknown_since = null
   from me cross join unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(dispatches)s::bigint[], %(wants)s::boolean[])
-    x(id, tick, dispatch, wants_args)
+    with ordinality x(id, tick, dispatch, wants_args, n)
   where {SAME_RUN} and r.dispatch = x.dispatch
     and (r.state = 'waiting' or (r.state = 'retrying' and r.retry_at <= clock_timestamp()))
     and (r.losses < 2 or %(alone)s) and (r.expires_at is null or r.expires_at > clock_timestamp())
-  returning {_KEY}, r.fence, r.attempt, r.losses, coalesce(jsonb_array_length(r.errors), 0),
+  returning x.n, r.fence, r.attempt, r.losses, coalesce(jsonb_array_length(r.errors), 0),
     case when x.wants_args then r.args::text end,
     extract(epoch from r.claimed_at - r.due_at)::float8, extract(epoch from r.begun_at - r.claimed_at)::float8,
     r.policy, r.checkpoint::text, r.catchup, r.missed
@@ -53,9 +64,9 @@ with gone as (
   delete from rota.run r
   using unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[], %(outcomes)s::text[],
     %(reasons)s::text[], %(results)s::jsonb[], %(errors)s::jsonb[])
-    x(id, tick, xfence, outcome, reason, result, error)
+    with ordinality x(id, tick, xfence, outcome, reason, result, error, n)
   where {SAME_RUN} and r.fence = x.xfence and r.state = 'running'
-  returning r.*, x.outcome, x.reason, x.result, x.error
+  returning r.*, x.outcome, x.reason, x.result, x.error, x.n
 ),
 past as (
   insert into rota.history ({PAST}, ended_at, outcome, reason, errors, result)
@@ -70,7 +81,7 @@ died as (
   from gone where outcome = 'dead'
   {DIED_AGAIN}
 )
-select {_KEY.replace("r.", "gone.")}, followed from gone
+select n, followed from gone
 """
 
 RETURN = f"""
@@ -141,7 +152,7 @@ OWNED = f"select {_KEY}, r.fence, r.cancel_requested from rota.run r where r.own
 class WorkingStatements:
     """An attempt's life in the ledger (DESIGN 3.4 to 3.6). Whatever a call does not return was not written."""
 
-    @transaction(pinned=True)
+    @transaction(pinned=True, single=True)
     def begin(
         self, member: int, refs: Sequence[tuple[RunKey, int, bool]], *, alone: bool = False
     ) -> Steps[list[Begun]]:
@@ -153,18 +164,18 @@ class WorkingStatements:
         refs = sorted(refs)
         params = {
             "member": member,
-            "ids": [key.job_id for key, _, _ in refs],
-            "ticks": [key.scheduled_for for key, _, _ in refs],
-            "dispatches": [dispatch for _, dispatch, _ in refs],
-            "wants": [wants for _, _, wants in refs],
+            "ids": array(key.job_id for key, _, _ in refs),
+            "ticks": array(key.scheduled_for for key, _, _ in refs),
+            "dispatches": array(dispatch for _, dispatch, _ in refs),
+            "wants": array(wants for _, _, wants in refs),
             "alone": alone,
         }
         rows = yield Query(BEGIN, params)
         if not rows:
             raise Superseded(f"worker {member} was taken for dead: it begins nothing")
-        return [Begun(RunKey(row[1], row[2]), *row[3:]) for row in rows if row[1] is not None]
+        return [Begun(refs[row[1] - 1][0], *row[2:]) for row in rows if row[1] is not None]
 
-    @transaction(pinned=True)
+    @transaction(pinned=True, single=True)
     def look(self, keys: Sequence[RunKey], lease: float) -> Steps[dict[RunKey, Standing]]:
         """Where runs stand, for deliveries that were not taken: zero rows is never "ack" by itself."""
         params = {"ids": [k.job_id for k in keys], "ticks": [k.scheduled_for for k in keys], "lease": lease}
@@ -177,17 +188,18 @@ class WorkingStatements:
         """Ends attempts for good: run to history, or to dead. Returns the keys that were written."""
         ends = sorted(ends, key=lambda end: end.key)
         params = {
-            "ids": [e.key.job_id for e in ends],
-            "ticks": [e.key.scheduled_for for e in ends],
-            "fences": [e.fence for e in ends],
-            "outcomes": [e.outcome for e in ends],
-            "reasons": [e.reason for e in ends],
-            "results": [e.result for e in ends],
-            "errors": [e.error for e in ends],
+            "ids": array(e.key.job_id for e in ends),
+            "ticks": array(e.key.scheduled_for for e in ends),
+            "fences": array(e.fence for e in ends),
+            "outcomes": array(e.outcome for e in ends),
+            "reasons": sparse([e.reason for e in ends]),
+            "results": sparse([e.result for e in ends]),
+            "errors": sparse([e.error for e in ends]),
         }
         rows = yield Query(FINISH, params)
-        yield from release((row[0], row[2]) for row in rows)
-        return {RunKey(*row[:2]) for row in rows}
+        written = [ends[n - 1].key for n, _ in rows]
+        yield from release((key.job_id, followed) for key, (_, followed) in zip(written, rows, strict=True))
+        return set(written)
 
     @transaction(pinned=True)
     def give_back(self, returns: Sequence[Return]) -> Steps[set[RunKey]]:
