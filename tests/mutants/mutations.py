@@ -14,6 +14,7 @@ WATERMARK = "sched/scheduler/watermark.py"
 SCHEDULING = "sched/store/postgres/scheduling.py"
 WORKING = "sched/store/postgres/working.py"
 HEARTBEAT = "sched/heartbeat.py"
+DAYS = "sched/store/postgres/days.py"
 DUTIES = "sched/store/postgres/duties.py"
 MEMBERS = "sched/store/postgres/members.py"
 DEAD = "sched/store/postgres/dead.py"
@@ -30,6 +31,7 @@ ISOLATED = "workers/isolated.py"
 
 CONFORMANCE = "tests/store/test_conformance.py::"
 POSTGRES = "tests/store/test_postgres.py::"
+RETENTION = "tests/store/test_retention.py::"
 AT_ONCE = "tests/store/test_turns.py::"
 MACHINE = "tests/store/test_machine.py"
 EDITS = "tests/store/test_edits.py::"
@@ -739,5 +741,23 @@ MUTATIONS = (
             ),
         ),
         (CONFORMANCE + "test_a_resumed_job_wakes_no_scheduler_for_nothing",),
+    ),
+    Mutation(
+        "days-are-made-under-an-exclusive-lock",
+        0,
+        (
+            Edit(
+                DAYS,
+                "(like rota.history including defaults including constraints) with ({storage})",
+                "partition of rota.history for values from ('{start}') to ('{end}')",
+            ),
+        ),
+        (RETENTION + "test_runs_end_and_days_are_made_while_the_duty_waits_for_a_reader",),
+    ),
+    Mutation(
+        "a-day-goes-before-its-last-run-is-old",
+        0,
+        (Edit(DAYS, "{DAY} < to_char(", "{DAY} <= to_char("),),
+        (RETENTION + "test_a_day_is_kept_until_its_last_run_is_older_than_the_keep",),
     ),
 )

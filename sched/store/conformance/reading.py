@@ -126,3 +126,26 @@ def test_due_jobs_are_counted(house: House) -> None:
     view = house.run(house.store.status())
     assert view.jobs == {"scheduled": 4, "paused": 0, "due": 3, "estimated": False}
     assert view.lag["oldest_due_s"] >= 2
+
+
+def test_a_day_of_history_is_read_in_portions_as_the_list_has_it(house: House) -> None:
+    *_, begun = house.started()
+    _finish(house, begun)
+    history = house.run(house.store.days())
+    (today,) = [each for each in history.days if each.day == history.now[:10]]
+    assert today.open
+    blocks = house.run(house.store.extent(today.day))
+    assert blocks is not None
+    portions = [house.run(house.store.read_day(today.day, n, n + 1)) for n in range(blocks)]
+    assert [row for rows in portions for row in rows] == house.run(house.store.list_history(Filter()))
+    assert house.run(house.store.extent("2001-01-01")) is None
+
+
+def test_days_are_made_ahead_and_how_long_they_are_kept_is_noted(house: House) -> None:
+    scheduler = house.join()
+    assert house.run(house.store.retain(scheduler, 86_400.0, 60.0)).ran
+    assert not house.run(house.store.retain(scheduler, 86_400.0, 60.0)).ran
+    house.run(house.store.note_retention(86_400.0, {}))
+    history = house.run(house.store.days())
+    assert (history.keep_s, history.late()) == (86_400.0, [])
+    assert sum(each.open for each in history.days) > 7

@@ -39,7 +39,13 @@ _BRIEF = "set local lock_timeout = '100ms'"
 _BRIEF_TRIES = 3
 
 # Somebody is in the way, or another round was quicker: to be seen by what there is then.
-_LATER = (errors.LockNotAvailable, errors.ObjectNotInPrerequisiteState, errors.UndefinedTable, TimeoutError)
+_LATER = (
+    errors.LockNotAvailable,
+    errors.QueryCanceled,
+    errors.ObjectNotInPrerequisiteState,
+    errors.UndefinedTable,
+    TimeoutError,
+)
 
 KEYS_AT_ONCE = 5_000
 
