@@ -483,7 +483,13 @@ MUTATIONS = (
             (CONFORMANCE + f"test_every_end_of_a_run_lets_the_next_one_go[{test}]",),
         )
         for name, file, old, new, test in (
-            ("finish", WORKING, "        yield from release((row[0], row[2]) for row in rows)\n", "", "succeeded"),
+            (
+                "finish",
+                WORKING,
+                "        yield from release((key.job_id, followed) for key, (_, followed) in zip(written, rows, strict=True))\n",
+                "",
+                "succeeded",
+            ),
             ("disown", WORKING, "        yield from release(cancelled)\n", "", "cancelled and disowned"),
             (
                 "unknown-handler",

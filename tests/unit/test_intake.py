@@ -167,3 +167,17 @@ async def test_a_policy_that_only_a_newer_rota_knows_stops_no_worker(stored, sec
     await bench.intake._round(bench.settler)
     (attempt,) = bench.started
     assert attempt.policy.timeout == seconds
+
+
+async def test_of_a_queue_that_is_to_be_narrow_again_what_came_last_goes_back():
+    bench = Bench()
+    more = [a_delivered_attempt().job for _ in range(5)]
+    for job in more:
+        bench.intake.put(job)
+    gone = []
+    bench.consumer.nack = gone.append
+    bench.intake.give_back_surplus("other", 0)
+    assert gone == []
+    bench.intake.give_back_surplus(bench.job.queue, 2)
+    assert gone == [job.delivery for job in more[1:]]
+    assert bench.intake.waiting == 2
