@@ -32,7 +32,11 @@ class Link:
         self.channel: Any = None
         self.ready = threading.Event()
         self._opened = opened
-        self._connection = pika.SelectConnection(pika.URLParameters(url), on_open_callback=self._on_open)
+        self._connection = pika.SelectConnection(
+            pika.URLParameters(url),
+            on_open_callback=self._on_open,
+            on_close_callback=lambda *_: self._connection.ioloop.stop(),
+        )
         self._thread = threading.Thread(target=self._connection.ioloop.start, daemon=True)
         self._thread.start()
         if not self.ready.wait(30):
@@ -60,20 +64,33 @@ class Inserts:
 
     def __init__(self, store: str, broker: str) -> None:
         self._db = psycopg.connect(store, autocommit=True)
-        self._out = Link(
-            broker, lambda link: link.channel.confirm_delivery(_ignore, callback=lambda _: link.ready.set())
-        )
+        self._published = self._settled = 0
+        self._confirmed = threading.Semaphore(0)
+        self._out = Link(broker, self._confirm)
 
     def submit(self, number: int, planned: float) -> None:
         """One arrival."""
         self._db.execute(INSERT, [number, planned])
+        self._published += 1
         body = str(number).encode()
         self._out.call(lambda: self._out.channel.basic_publish("", QUEUE, body, _PERSISTENT))
 
     def close(self) -> None:
-        """Ends both connections; what is on its way to the broker goes out first."""
+        """Ends both connections when all is confirmed."""
+        for _ in range(self._published):
+            if not self._confirmed.acquire(timeout=30):
+                raise SystemExit("bench: a publish of the bare round trip was not confirmed within 30 s")
         self._out.close()
         self._db.close()
+
+    def _confirm(self, link: Link) -> None:
+        def on_confirm(frame: Any) -> None:
+            upto = frame.method.delivery_tag
+            count = upto - self._settled if frame.method.multiple else 1
+            self._settled += count
+            self._confirmed.release(max(1, count))
+
+        link.channel.confirm_delivery(on_confirm, callback=lambda _: link.ready.set())
 
 
 class Begins:
@@ -128,7 +145,3 @@ class Begins:
                 if not batch:
                     return
                 self.begun += db.execute(BEGIN, [batch]).rowcount
-
-
-def _ignore(_: Any) -> None:
-    """A confirm: nothing waits for it, as the delivery comes anyway."""

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from common import QUEUE, Bench, Report, Size, opened, own_postgres, parse, server_pids, spread
-from statements import Statements, total
+from statements import Counted, Statements, total
 from usage import memory_mb, usage
 
 if TYPE_CHECKING:
@@ -40,12 +40,13 @@ class Round:
         time.sleep(6)  # the scheduler reads its queues every 5 s
         submit = self._phase(jobs, lambda: self.bench.submit(jobs))
         begun = time.monotonic()
-        through = self._phase(jobs, self._through)
+        through = self._phase(jobs, lambda: self._through(jobs))
         return {"submit": submit, "through": through, "seconds": time.monotonic() - begun}
 
-    def _through(self) -> None:
+    def _through(self, jobs: int) -> None:
+        """Watched by the server's own count: a look at `run` would read through what is dead in it."""
         self.bench.db.execute(PAUSED, [False, QUEUE])
-        self.bench.wait_idle()
+        self.bench.wait("the last finish", lambda: self.statements.read().get("finish", Counted()).rows >= jobs)
 
     def _phase(self, jobs: int, work: Any) -> dict[str, Any]:
         self.statements.reset()
