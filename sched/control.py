@@ -16,6 +16,9 @@ CANCEL = "cancel"
 CANCEL_CALL = "!cancel "
 """Begins a notification of the store; no queue is named like that."""
 
+SHARE_CALL = "!share"
+"""A notification of the store: partitions are free, whoever wants more shall look."""
+
 
 def cancel_call(note: str) -> str | None:
     """The job whose running runs were asked to cancel, if a notification of the store says so."""

@@ -238,7 +238,9 @@ def storing(
             answers.update(zip(wave, (yield from plan.steps()), strict=True))
         return [answers[n] for n in range(len(jobs))]
 
-    return Transaction("submit", steps, pinned=all(plan.pinned for _, plan in plans))
+    plain = not any(job.key or job.name or isinstance(job.when, Schedule) for job in jobs)
+    single = plain and own and not repeated and len(plans) == 1  # what plain jobs meet is never anything known
+    return Transaction("submit", steps, pinned=all(plan.pinned for _, plan in plans), single=single)
 
 
 def all_or_none(plan: Transaction[list[Submitted]], jobs: Sequence[NewJob]) -> Transaction[list[JobRef]]:
@@ -248,7 +250,7 @@ def all_or_none(plan: Transaction[list[Submitted]], jobs: Sequence[NewJob]) -> T
         answers = yield from plan.steps()
         return references(jobs, answers)
 
-    return Transaction(plan.name, steps, plan.pinned)
+    return Transaction(plan.name, steps, plan.pinned, plan.single)
 
 
 def references(jobs: Sequence[NewJob], answers: Sequence[Submitted]) -> list[JobRef]:

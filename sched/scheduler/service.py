@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rota.sched import events
 from rota.sched.broker.rabbitmq import Consumer, Publisher
 from rota.sched.broker.topology import DEAD, SUBMIT, entrance
-from rota.sched.control import cancel_call, cancel_message
+from rota.sched.control import SHARE_CALL, cancel_call, cancel_message
 from rota.sched.errors import RotaError, StoreFault, Superseded, Unreachable
 from rota.sched.heartbeat import Heartbeat, join
 from rota.sched.ids import partition_of
@@ -74,6 +74,8 @@ class Scheduler:
         self._retention = Retention(self._store, settings.history_keep)
         self._dispatcher: Dispatcher | None = None
         self._wake = asyncio.Event()
+        self._free = asyncio.Event()
+        """Somebody has given up partitions."""
         self._old: int | None = None
         self._parts: frozenset[int] = frozenset()
 
@@ -115,9 +117,14 @@ class Scheduler:
         return 0
 
     def _heard(self, note: str) -> None:
-        """The store's call: something is due, or a run was asked to cancel. Then the owner of its partition tells workers."""
+        """The store's call: something is due, partitions are free, or a run was asked to cancel.
+
+        Of the last the owner of its partition tells workers.
+        """
         job_id = cancel_call(note)
-        if job_id is None:
+        if note == SHARE_CALL:
+            self._free.set()
+        elif job_id is None:
             self._wake.set()
         elif partition_of(job_id) in self._parts and self._publisher.up:
             self._publisher.publish(cancel_message(job_id), lambda _: None)
@@ -158,7 +165,7 @@ class Scheduler:
             await until_first(
                 stop.wait(),
                 heart.lost.wait(),
-                every(settings.beat, lambda: self._share(member, lanes)),
+                self._share_often(member, lanes),
                 every(SWEEP_SECONDS, lambda: self._sweep(lanes)),
                 every(SWEEP_SECONDS, lambda: self._watch(dispatcher)),
                 every(DEPTH_SECONDS, lambda: self._measure(lanes)),
@@ -201,6 +208,13 @@ class Scheduler:
                     lanes.rewind()
                 await set_within(self._wake, max(0.001, seconds or UNSEEN_SECONDS))
             await self._link.run(self._store.wake(member))
+
+    async def _share_often(self, member: int, lanes: LaneBook) -> None:
+        """With every beat, and when partitions are given up: nobody serves them until they are taken."""
+        while True:
+            self._free.clear()
+            await self._share(member, lanes)
+            await set_within(self._free, self._settings.beat)
 
     async def _share(self, member: int, lanes: LaneBook) -> None:
         # A member that cannot do this may not stay one: nobody would serve the share that the others leave to it.

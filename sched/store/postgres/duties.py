@@ -179,11 +179,8 @@ class DutyStatements:
             dead = yield Query(MARK_DEAD, {"lease": lease})
         stranded = yield from release_stranded()
         found = yield Query(ORPHANS)
-        orphans = yield Query(HOLD, {**_orphans(found), "limit": LOSSES_LIMIT})
-        ended = _orphans([o for o in orphans if o[3]])
-        cancelled = yield Query(CANCEL, {**ended, "how": " (its worker was lost meanwhile)"})
-        poisoned = yield Query(POISON, _orphans([o for o in orphans if o[4] and not o[3]]))
-        requeued = yield Query(REQUEUE, _orphans([o for o in orphans if not o[4] and not o[3]]))
+        orphans = (yield Query(HOLD, {**_orphans(found), "limit": LOSSES_LIMIT})) if found else []
+        cancelled, poisoned, requeued = yield from _settle(orphans)
         freed = yield Query(FREE)
         adopted = yield Query(ADOPT)
         expired = yield Query(EXPIRE)
@@ -233,6 +230,17 @@ class DutyStatements:
         }
         rows = yield Query(READY_AGAIN, params)
         return {RunKey(*row) for row in rows}
+
+
+def _settle(orphans: Rows) -> Steps[tuple[Rows, Rows, Rows]]:
+    """What becomes of runs whose workers are gone: those that are cancelled, poisoned, and requeued."""
+    if not orphans:
+        return [], [], []
+    ended = _orphans([o for o in orphans if o[3]])
+    cancelled = yield Query(CANCEL, {**ended, "how": " (its worker was lost meanwhile)"})
+    poisoned = yield Query(POISON, _orphans([o for o in orphans if o[4] and not o[3]]))
+    requeued = yield Query(REQUEUE, _orphans([o for o in orphans if not o[4] and not o[3]]))
+    return cancelled, poisoned, requeued
 
 
 def _orphans(rows: Sequence[tuple[object, ...]]) -> dict[str, list[object]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from psycopg.types.json import Jsonb
+from rota.sched.control import SHARE_CALL
 from rota.sched.ids import PARTITIONS
 from rota.sched.scheduler.shares import rebalance
+from rota.sched.store.postgres.text import WAKE_CHANNEL
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import HandlerRow, NewMember
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+TELL_FREE = f"pg_notify('{WAKE_CHANNEL}', '{SHARE_CALL}')"
 _DAY = "to_char(clock_timestamp() at time zone 'utc', 'YYYY-MM-DD')"
 _WITH_DAY = f"jsonb_build_object('day', {_DAY}) || %s"
 
@@ -57,7 +60,11 @@ class MemberStatements:
             "where id = %s and state = 'live'",
             [None if stats is None else Jsonb(dict(stats)), watermark, member],
         )
-        yield Query("update rota.partition set owner = null, epoch = epoch + 1 where owner = %s", [member])
+        yield Query(
+            f"with freed as (update rota.partition set owner = null, epoch = epoch + 1 where owner = %s returning 1) "
+            f"select {TELL_FREE} where exists (select from freed)",
+            [member],
+        )
 
     @transaction()
     def partitions(self, member: int) -> Steps[list[int]]:
@@ -73,7 +80,8 @@ class MemberStatements:
         change = rebalance(member, [row[0] for row in live], {row[0]: row[1] for row in rows})
         if change.release:
             yield Query(
-                "update rota.partition set owner = null, epoch = epoch + 1 where owner = %s and part = any(%s)",
+                f"with freed as (update rota.partition set owner = null, epoch = epoch + 1 "
+                f"where owner = %s and part = any(%s) returning 1) select {TELL_FREE} where exists (select from freed)",
                 [member, change.release],
             )
         if change.take:
