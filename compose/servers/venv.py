@@ -32,7 +32,7 @@ def _install(what: str, folder: Path, options: list[str], source: Path, place: P
     if not (folder / "bin" / "pip").exists():
         _create(folder)
     print(f"installing {what} into {folder.name} ...", file=sys.stderr, flush=True)
-    command = [folder / "bin" / "pip", "install", "-qq", *options]
+    command = [str(folder / "bin" / "pip"), "install", "-qq", *options]
     if subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode:
         raise Missing(f"{what}: pip failed (see above): check the network and run this again")
     stamp.write_text(wanted, encoding="ascii")
