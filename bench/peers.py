@@ -3,9 +3,9 @@
 Everything alternates within one run: the floor, Rota, each peer, and again, on the servers of `make bench`. The peers
 are installed into .rota/peers (bench/requirements-peers.txt); bench/peers/ has one module for each, and the settings.
 
-    drain                the jobs lie in the filled queue, the system's own worker is started: from the first to the
-                         last handled; `enqueue` is what its fastest producer kept up while it filled the queue
-    end_to_end           the producer enqueues while the worker runs: from the first enqueue to the last handled
+    drain                the jobs lie in the filled queue, the system's own worker is started: from the first handled to
+                         the last handled, and completed in its store where it has one; `enqueue` is what its fastest producer kept up while it filled the queue
+    end_to_end           the producer enqueues while the worker runs: from the first enqueue to that last one
     end_to_end_stored    Rota and the floor only: the jobs are stored before, scheduler and worker start together,
                          from the first claim (the floor: from the start of its processes) to the last handled
     herd                 the jobs are stored ahead for one future second: lateness of each job's start, and jobs/s
@@ -80,7 +80,7 @@ PEERS = [
     System("dramatiq", 1.5, 11_900 / FLOOR_DRAINED),
     System("taskiq", 1.0, 2_600 / FLOOR_DRAINED),
     System("procrastinate", 0.25, 435 / FLOOR_DRAINED),
-    System("pgqueuer", 2.0, 9_300 / FLOOR_DRAINED),
+    System("pgqueuer", 5.0, 9_300 / FLOOR_DRAINED),
 ]
 MEASURES = ("drain", "end_to_end", "herd")
 
@@ -95,6 +95,7 @@ class Place:
         self._tally = folder / "tally"
         self._tally.mkdir()
         self._log = folder / "log"
+        self._settled: str | None = None
         self._running: list[list[subprocess.Popen[bytes]]] = []
         self._env = {
             **os.environ,
@@ -115,11 +116,12 @@ class Place:
         return json.loads(done.stdout.splitlines()[-1])
 
     @contextmanager
-    def working(self) -> Iterator[None]:
-        """Runs its own worker meanwhile."""
+    def working(self, skip: int = 0) -> Iterator[None]:
+        """Runs its own worker meanwhile; of its programs not the first `skip`, which run already."""
         told = self.ask("workers")
-        self._env |= told["environment"]
-        with self.running(told["commands"]):
+        self._env |= told["environment"] or {}
+        self._settled = told["settled"]
+        with self.running(told["workers"][skip:]):
             yield
 
     @contextmanager
@@ -144,8 +146,8 @@ class Place:
                     process.wait()
             self._running.remove(begun)
 
-    def wait(self, jobs: int) -> None:
-        """Until so many were handled."""
+    def wait(self, jobs: int) -> float:
+        """Until so many were handled, and settled where there is a store; returns when the last was."""
         end = time.monotonic() + PATIENCE
         while self._count() < jobs:
             ended = [process.args for begun in self._running for process in begun if process.poll() is not None]
@@ -156,6 +158,16 @@ class Place:
                     + self._log.read_text(errors="replace")[-2000:]
                 )
             time.sleep(0.1)
+        if not self._settled:
+            return self.times()[jobs - 1]
+        with psycopg.connect(self.store, autocommit=True) as db:
+            while (row := db.execute(self._settled).fetchone()) is None or row[0] < jobs:
+                if time.monotonic() > end:
+                    raise SystemExit(
+                        f"bench: {self._system.name} completed {row and row[0]} of {jobs} jobs: {self._settled}"
+                    )
+                time.sleep(0.1)
+        return float(row[1])
 
     def _count(self) -> int:
         return sum(file.stat().st_size for file in self._tally.iterdir()) // array("d").itemsize
@@ -241,11 +253,11 @@ class Run:
             if system is ROTA:  # its queue is filled by its scheduler
                 stack.enter_context(place.running([["rota", "scheduler"]]))
                 published(place, jobs)
-            with place.working():
-                place.wait(jobs)
+            with place.working(skip=int(system is ROTA)):
+                last = place.wait(jobs)
             times = place.times()
         self.tell(system.name, "enqueue", jobs, per_s=jobs / (told["ended"] - told["begun"]))
-        self.tell(system.name, "drain", jobs, per_s=(jobs - 1) / (times[jobs - 1] - times[0]), again=len(times) - jobs)
+        self.tell(system.name, "drain", jobs, per_s=(jobs - 1) / (last - times[0]), again=len(times) - jobs)
 
     def end_to_end(self, system: System) -> None:
         """The producer beside the worker, which is warm."""
@@ -253,8 +265,7 @@ class Run:
         with placed(system) as place, place.working():
             warm_up(place)
             told = place.ask("enqueue", jobs)
-            place.wait(WARM_UP + jobs)
-            last = place.times()[WARM_UP + jobs - 1]
+            last = place.wait(WARM_UP + jobs)
         self.tell(system.name, "end_to_end", jobs, per_s=jobs / (last - told["begun"]))
 
     def end_to_end_stored(self) -> None:
@@ -263,8 +274,7 @@ class Run:
         with placed(ROTA) as place:
             place.ask("enqueue", jobs)
             with place.working():
-                place.wait(jobs)
-                last = place.times()[jobs - 1]
+                last = place.wait(jobs)
             with psycopg.connect(place.store) as db:
                 row = db.execute("select extract(epoch from min(claimed_at))::float8 from rota.history").fetchone()
         assert row is not None

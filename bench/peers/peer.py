@@ -4,7 +4,8 @@ The verbs are `prepare`, `enqueue N`, `schedule N AT` and `workers`.
 
 MODULE is one of the modules beside this file, all of the same make: `prepare()` makes queue or schema, `enqueue(jobs)`
 and `schedule(jobs, at)` return when all jobs are stored durably (confirmed or committed), `WORKERS` are the command
-lines of its own worker, of the programs beside this Python, `ENVIRONMENT` (where it has one) is for them.
+lines of its own worker, of the programs beside this Python, `ENVIRONMENT` (where it has one) is for them,
+`SETTLED` (where it has a store) gives how many jobs were completed there and when the last was.
 Prints one JSON object.
 """
 
@@ -22,7 +23,8 @@ def main() -> None:
     module = importlib.import_module(name)
     begun = time.time()
     if verb == "workers":
-        print(json.dumps({"commands": module.WORKERS, "environment": getattr(module, "ENVIRONMENT", {})}))
+        names = ("WORKERS", "ENVIRONMENT", "SETTLED")
+        print(json.dumps({name.lower(): getattr(module, name, None) for name in names}))
         return
     if verb == "prepare":
         module.prepare()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 BATCH = 500
 WORKERS = [["python", "pgqueuer_app.py"]] * 2
 CHUNK = 1000
+SETTLED = "select count(*), extract(epoch from max(created))::float8 from pgqueuer_log where status = 'successful'"
 
 
 async def work() -> None:

@@ -17,6 +17,7 @@ app = procrastinate.App(
 _options = ("--concurrency", "50", "--fetch-job-polling-interval", "0.1")
 WORKERS = [["procrastinate", "--app", "procrastinate_app.app", "--log-level", "error", "worker", *_options]] * 2
 CHUNK = 1000
+SETTLED = "select count(*), extract(epoch from max(at))::float8 from procrastinate_events where type = 'succeeded'"
 
 
 @app.task(name="noop", queue="bench")

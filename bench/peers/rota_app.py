@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rota.sched.when import When
 
 app = App("bench")
-SCHEDULER = ["rota", "scheduler"]
-WORKERS = [SCHEDULER, ["rota", "worker"]]
+WORKERS = [["rota", "scheduler"], ["rota", "worker"]]
 CHUNK = 1000
+SETTLED = "select count(*), extract(epoch from max(ended_at))::float8 from rota.history"
 
 
 @app.handler
