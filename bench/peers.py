@@ -169,6 +169,11 @@ class Place:
                 time.sleep(0.1)
         return float(row[1])
 
+    def analyze(self) -> None:
+        """Statistics, as autovacuum would make a minute later."""
+        with psycopg.connect(self.store, autocommit=True) as db:
+            db.execute("analyze")
+
     def _count(self) -> int:
         return sum(file.stat().st_size for file in self._tally.iterdir()) // array("d").itemsize
 
@@ -253,6 +258,7 @@ class Run:
             if system is ROTA:  # its queue is filled by its scheduler
                 stack.enter_context(place.running([["rota", "scheduler"]]))
                 published(place, jobs)
+            place.analyze()
             with place.working(skip=int(system is ROTA)):
                 last = place.wait(jobs)
             times = place.times()
@@ -262,8 +268,7 @@ class Run:
     def end_to_end(self, system: System) -> None:
         """The producer beside the worker, which is warm."""
         jobs = self.jobs(system)
-        with placed(system) as place, place.working():
-            warm_up(place)
+        with placed(system) as place, warm(place):
             told = place.ask("enqueue", jobs)
             last = place.wait(WARM_UP + jobs)
         self.tell(system.name, "end_to_end", jobs, per_s=jobs / (last - told["begun"]))
@@ -273,6 +278,7 @@ class Run:
         jobs = self.jobs(ROTA)
         with placed(ROTA) as place:
             place.ask("enqueue", jobs)
+            place.analyze()
             with place.working():
                 last = place.wait(jobs)
             with psycopg.connect(place.store) as db:
@@ -283,8 +289,7 @@ class Run:
     def herd(self, system: System) -> None:
         """All at one second, stored ahead while the worker runs."""
         jobs = self.options.herd
-        with placed(system) as place, place.working():
-            warm_up(place)
+        with placed(system) as place, warm(place):
             told = place.ask("schedule", WARM_UP, int(time.time()) + 5)
             place.wait(2 * WARM_UP)
             lead = 1.5 * (told["ended"] - told["begun"]) * jobs / WARM_UP + 5
@@ -314,15 +319,21 @@ def published(place: Place, jobs: int) -> None:
             if time.monotonic() > end:
                 raise SystemExit(f"bench: Rota did not publish {jobs} jobs within {PATIENCE:.0f} s")
             time.sleep(0.1)
-        db.execute("analyze rota.run")
     time.sleep(1)  # the last confirms
 
 
-def warm_up(place: Place) -> None:
-    """Some jobs, so that all of its processes are there and connected."""
+@contextmanager
+def warm(place: Place) -> Iterator[None]:
+    """Its worker runs meanwhile, and has handled some jobs already, so that all of its processes are there.
+
+    Those jobs are stored first and statistics made of them: planners know tables that are not empty.
+    """
     place.ask("enqueue", WARM_UP)
-    place.wait(WARM_UP)
-    time.sleep(1)
+    place.analyze()
+    with place.working():
+        place.wait(WARM_UP)
+        time.sleep(1)
+        yield
 
 
 def versions(python: Path) -> dict[str, str]:
