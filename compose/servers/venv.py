@@ -16,23 +16,25 @@ OLDEST = (3, 11)
 
 def ensure(root: Path) -> None:
     """Make `.venv` with the package and its tools, unless it is as pyproject.toml wants it. Raises `Missing`."""
-    folder = Path(root).absolute() / ".venv"
-    stamp, wanted = folder / "rota.installed", _fingerprint(root)
+    what = f"{root}[dev]"
+    _install("Rota and its tools", Path(root).absolute() / ".venv", ["-e", what], Path(root) / "pyproject.toml", root)
+
+
+def ensure_tools(folder: Path, requirements: Path) -> None:
+    """Make the environment `folder` with what the file lists, unless it is so already. Raises `Missing`."""
+    _install(requirements.name, Path(folder).absolute(), ["-r", str(requirements)], requirements, folder)
+
+
+def _install(what: str, folder: Path, options: list[str], source: Path, place: Path) -> None:
+    stamp, wanted = folder / "rota.installed", _fingerprint(source, place)
     if stamp.exists() and stamp.read_text(encoding="ascii") == wanted:
         return
     if not (folder / "bin" / "pip").exists():
         _create(folder)
-    print("installing Rota and its tools into .venv ...", file=sys.stderr, flush=True)
-    done = subprocess.run(
-        [folder / "bin" / "pip", "install", "-qq", "-e", f"{root}[dev]"],
-        cwd=root,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    if done.returncode:
-        raise Missing(
-            "Rota's packages are missing: pip failed (see above): check the network and run `make setup` again"
-        )
+    print(f"installing {what} into {folder.name} ...", file=sys.stderr, flush=True)
+    command = [str(folder / "bin" / "pip"), "install", "-qq", *options]
+    if subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode:
+        raise Missing(f"{what}: pip failed (see above): check the network and run this again")
     stamp.write_text(wanted, encoding="ascii")
 
 
@@ -50,7 +52,6 @@ def _create(folder: Path) -> None:
         raise Missing(f"the virtual environment is missing: `{sys.executable} -m venv {folder}` failed (see above)")
 
 
-def _fingerprint(root: Path) -> str:
-    """Changes with pyproject.toml and with the place of the checkout (an environment cannot be moved)."""
-    content = (Path(root) / "pyproject.toml").read_bytes()
-    return hashlib.sha256(content + str(Path(root).absolute()).encode()).hexdigest()
+def _fingerprint(source: Path, place: Path) -> str:
+    """Changes with the file that says what is wanted and with the place (an environment cannot be moved)."""
+    return hashlib.sha256(Path(source).read_bytes() + str(Path(place).absolute()).encode()).hexdigest()
