@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.sched.errors import UsageError
@@ -23,7 +24,8 @@ ARGS_INLINE = 8 * 1024
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TICK = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 _loads = json.JSONDecoder().decode  # `json.loads` looks at what it is given first
-_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_quoted = lru_cache(4096)(json.JSONEncoder(ensure_ascii=False).encode)
+"""A handler's or tenant's name as JSON: there are few."""
 
 
 class Work(NamedTuple):
@@ -39,11 +41,11 @@ class Work(NamedTuple):
 
 def encode(d: Dispatch) -> bytes:
     """The body for a dispatch. Names are checked when a job is submitted, so only the tenant may be null."""
-    tenant = "null" if d.tenant is None else _dumps(d.tenant)
+    tenant = "null" if d.tenant is None else _quoted(d.tenant)
     args = "null" if d.args is None else d.args
     return (
         f'{{"v":{VERSION},"job_id":"{d.job_id}","scheduled_for":"{d.scheduled_for}","dispatch":{d.dispatch},'
-        f'"handler":{_dumps(d.handler)},"args":{args},"tenant":{tenant}}}'
+        f'"handler":{_quoted(d.handler)},"args":{args},"tenant":{tenant}}}'
     ).encode()
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SPREAD_SECONDS = 0.001
-"""How long an attempt may wait behind others before one more thread is woken for it."""
+"""How long an attempt may wait behind one that takes its time before one more thread is woken for it."""
 PATIENCE = 5.0
 """Seconds past its timeout that a thread has to notice it (`ctx.cancelled`, `ctx.deadline`)."""
 
@@ -55,6 +55,8 @@ class Executor:
         """Threads that wait for a call."""
         self._busy = 0
         """Threads that are in a handler."""
+        self._taken = 0
+        """Attempts that threads have taken since the last look."""
         self._leave = 0
         """So many threads are to end."""
         self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -89,14 +91,19 @@ class Executor:
             if len(self._threads) == self._parked + self._busy:  # else one is about to look for more
                 self._call(1)
         if not self._spreading:
-            self._spreading = True
+            self._spreading, self._taken = True, 0
             self._loop.call_later(SPREAD_SECONDS, self._spread)
 
     def _spread(self) -> None:
-        """What still waits is behind handlers that take their time."""
-        self._spreading = False
+        """Wakes threads for what still waits, unless those that are awake get through it quickly."""
         with self._lock:
-            self._call(len(self._todo))
+            quick = self._taken > len(self._threads) - self._parked
+            self._taken = 0
+            if not quick:
+                self._call(len(self._todo))
+            self._spreading = bool(quick and self._todo)
+        if self._spreading:
+            self._loop.call_later(SPREAD_SECONDS, self._spread)
 
     def _call(self, threads: int) -> None:
         """Wakes so many threads, if so many are parked. With the lock held."""
@@ -164,6 +171,7 @@ class Executor:
             with self._lock:
                 if self._todo:
                     self._busy += 1
+                    self._taken += 1
                     return self._todo.popleft()
                 if self._leave:
                     self._leave -= 1

@@ -12,7 +12,10 @@ AHEAD = 0.1
 """Seconds: what is over within them is held too little."""
 SLACK = 4
 """A queue is narrow again when its rate is so many times lower than what made it wide."""
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.1
+"""How often a worker looks at its rates."""
+IDLE_SECONDS = 0.5
+"""And how often while nothing begins."""
 
 
 def narrow(fixed: int, concurrency: int) -> int:

@@ -259,9 +259,9 @@ class Worker:
 
     async def _adapt(self, intake: Intake) -> None:
         """Holds more of queues whose runs are over at once. A prefetch that somebody has set stays as it is."""
-        begun, then = intake.begun.copy(), time.monotonic()
+        begun, then, lately = intake.begun.copy(), time.monotonic(), intake.begun
         while not self._settings.prefetch:
-            await asyncio.sleep(prefetch.LOOK_SECONDS)
+            await asyncio.sleep(prefetch.LOOK_SECONDS if lately else prefetch.IDLE_SECONDS)
             now, lately = time.monotonic(), intake.begun - begun
             for queue in self._queues:
                 wanted = prefetch.wanted(self._prefetch[queue], self._least, lately[queue] / (now - then))
