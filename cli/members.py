@@ -110,7 +110,10 @@ def worker(
     concurrency: Annotated[int | None, typer.Option(help="Runs at a time in each process, default 16.")] = None,
     processes: Annotated[int | None, typer.Option(help="Worker processes, default 1.")] = None,
     prefetch: Annotated[
-        int | None, typer.Option(help="Deliveries held at most; default 4 x concurrency, 128 at least.")
+        int | None,
+        typer.Option(
+            help="Deliveries of a queue held at most; default 4 x concurrency, 128 at least, 1000 where runs are short."
+        ),
     ] = None,
     lease: Lease = None,
     beat: Beat = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psycopg
+from rota.sched.control import SHARE_CALL
 from rota.sched.ids import RunKey
 from rota.sched.store.transaction import Query, transaction
 from rota.sched.store.values import DeadFilter, End, Redrive
@@ -124,6 +125,21 @@ def test_a_submit_of_something_earlier_wakes_a_sleeping_scheduler(house, store_u
         house.run(house.store.wake(scheduler))
         house.submit(house.job())
         assert heard(ear, house) == ["mail"]
+
+
+def test_who_gives_up_partitions_says_so_at_once(house, store_url):
+    """Without TELL_FREE (members.py) what is due in them waits for the next beat of another scheduler."""
+    first = house.join()
+    house.run(house.store.partitions(first))
+    second = house.join()
+    with psycopg.connect(store_url, autocommit=True) as ear:
+        ear.execute(f"listen {house.store.wake_channel}")
+        assert len(house.run(house.store.partitions(first))) == 32, "half of them are another's"
+        assert heard(ear, house) == [SHARE_CALL]
+        house.run(house.store.leave(second))
+        assert heard(ear, house) == [], "it had none"
+        house.run(house.store.leave(first))
+        assert heard(ear, house) == [SHARE_CALL]
 
 
 DEAD = """

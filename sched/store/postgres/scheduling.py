@@ -12,7 +12,7 @@ from rota.sched.errors import RotaError, Superseded
 from rota.sched.message import ARGS_INLINE
 from rota.sched.model import Dispatch
 from rota.sched.store.postgres.submission import CANCEL_RUNS
-from rota.sched.store.postgres.text import LIVE_MEMBER, SAME_RUN, array, tick
+from rota.sched.store.postgres.text import LIVE_MEMBER, SAME_RUN, array, quoted, tick
 from rota.sched.store.postgres.turns import abreast, release
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Claimed, Lanes, Served
@@ -225,8 +225,7 @@ class SchedulingStatements:
 
 
 def _lanes(lanes: Lanes) -> dict[str, str]:
-    # In quotes: a queue may be called null.
-    return {"parts": array(lanes.parts), "queues": array(f'"{queue}"' for queue in lanes.queues)}
+    return {"parts": array(lanes.parts), "queues": quoted(lanes.queues)}
 
 
 class Due(NamedTuple):

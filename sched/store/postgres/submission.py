@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg.types.json import Jsonb
 from rota.sched.control import CANCEL_CALL
 from rota.sched.ids import PARTITIONS
-from rota.sched.store.postgres.text import PAST, WAKE_CHANNEL
+from rota.sched.store.postgres.text import PAST, WAKE_CHANNEL, array, quoted, sparse
 from rota.sched.store.postgres.turns import IN_ORDER, release
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Cancelled, NewJob, Submitted
@@ -63,7 +63,7 @@ woken as (
     left join rota.member m on m.id = p.owner
     where %(always_wake)s or s.next_run_at < m.wakes_at) w
 )
-select i.n, s.id is not null, (select * from woken) from input i left join stored s on s.id = i.id order by i.n
+select id::text, (select * from woken) from stored
 """
 
 # Where a submit stored nothing: by key, by name, or the same id once more.
@@ -137,7 +137,8 @@ class SubmissionStatements:
         if any(isinstance(job.when, Schedule) for job in jobs):
             ((now,),) = yield Query("select clock_timestamp()")
         rows = yield Query(SUBMIT, _submit_params(jobs, now, always_wake=not own_transaction))
-        missed = [int(n) - 1 for n, stored, _ in rows if not stored]
+        stored = {row[0] for row in rows}
+        missed = [n for n, job in enumerate(jobs) if job.id not in stored]
         if repeated:
             yield Query(UNDO_REPEATED, {"ids": [job.id for job in jobs]})
         known = {}
@@ -168,21 +169,21 @@ class SubmissionStatements:
 def _submit_params(jobs: Sequence[NewJob], now: datetime | None, *, always_wake: bool) -> dict[str, Any]:
     times = [_times(job, now) for job in jobs]
     return {
-        "ids": [job.id for job in jobs],
-        "queues": [job.queue for job in jobs],
-        "handlers": [job.handler for job in jobs],
-        "tenants": [job.tenant for job in jobs],
-        "args": [job.args for job in jobs],
-        "schedules": [Jsonb(job.when.to_json()) if isinstance(job.when, Schedule) else None for job in jobs],
-        "policies": [Jsonb(job.policy.to_json()) if job.policy else None for job in jobs],
-        "ticks": [t[0] for t in times],
-        "dues": [t[1] for t in times],
-        "delays": [t[2] for t in times],
-        "names": [job.name for job in jobs],
-        "requests": [job.request for job in jobs],
-        "scopes": [job.scope for job in jobs],
-        "keys": [job.key for job in jobs],
-        "key_seconds": [job.key_seconds for job in jobs],
+        "ids": array(job.id for job in jobs),
+        "queues": quoted(job.queue for job in jobs),
+        "handlers": quoted(job.handler for job in jobs),
+        "tenants": sparse([job.tenant for job in jobs]),
+        "args": quoted(job.args for job in jobs),
+        "schedules": sparse([Jsonb(job.when.to_json()) if isinstance(job.when, Schedule) else None for job in jobs]),
+        "policies": sparse([Jsonb(job.policy.to_json()) if job.policy else None for job in jobs]),
+        "ticks": sparse([t[0] for t in times]),
+        "dues": sparse([t[1] for t in times]),
+        "delays": array(t[2] for t in times),
+        "names": sparse([job.name for job in jobs]),
+        "requests": quoted(job.request for job in jobs),
+        "scopes": quoted(job.scope for job in jobs),
+        "keys": sparse([job.key for job in jobs]),
+        "key_seconds": array(job.key_seconds for job in jobs),
         "always_wake": always_wake,
     }
 

@@ -21,6 +21,12 @@ def array(values: Iterable[object]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 
+def quoted(values: Iterable[str]) -> str:
+    """The same of any texts."""
+    escaped = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
+    return array(f'"{value}"' for value in escaped)
+
+
 def sparse(values: Sequence[object]) -> list[object] | None:
     """An array parameter of which mostly all elements are None: `unnest` pads what is shorter with nulls."""
     return None if all(value is None for value in values) else list(values)
