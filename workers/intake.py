@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 _BATCH = 500
 _RECENT = 0.1
+IN_FLIGHT_SECONDS = 5.0
+"""How long a begin that is under way is waited for when the membership ends."""
 UNKNOWN_SECONDS = 60.0
 """How long the message of a handler that this worker does not have is set aside, at most."""
 PARK_AGAIN_SECONDS = 1.0
@@ -204,9 +206,22 @@ class Intake:
         missed = [job for job in jobs if by_key.setdefault(job.key, job) is not job]  # copies beside their originals
         refs = [(job.key, job.work.dispatch, job.work.args is None) for job in by_key.values()]
         async with self.begin_lock:
-            begun = await self._link.run(self._store.begin(self._member, refs, alone=alone))
-            self._started([self._attempt(by_key.pop(b.key), b) for b in begun], begun)
+            asked = asyncio.ensure_future(self._link.run(self._store.begin(self._member, refs, alone=alone)))
+            try:
+                begun = await asyncio.shield(asked)
+            except asyncio.CancelledError:
+                # A drain, say. What the store has begun by now would else be lost with a worker that is alive.
+                await asyncio.wait([asked], timeout=IN_FLIGHT_SECONDS)
+                if asked.done() and not asked.cancelled() and asked.exception() is None:
+                    self._take(by_key, asked.result())
+                asked.cancel()
+                raise
+            self._take(by_key, begun)
         return missed + list(by_key.values())
+
+    def _take(self, jobs: dict[RunKey, Job], begun: list[Begun]) -> None:
+        """Takes from `jobs` what the ledger has given to us."""
+        self._started([self._attempt(jobs.pop(b.key), b) for b in begun], begun)
 
     def _attempt(self, job: Job, b: Begun) -> Attempt:
         args = job.work.args if b.args is None else json.loads(b.args)

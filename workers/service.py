@@ -264,8 +264,9 @@ class Worker:
             await asyncio.sleep(prefetch.LOOK_SECONDS if lately else prefetch.IDLE_SECONDS)
             now, lately = time.monotonic(), intake.begun - begun
             for queue in self._queues:
-                wanted = prefetch.wanted(self._prefetch[queue], self._least, lately[queue] / (now - then))
-                if wanted != self._prefetch[queue]:
+                held = self._prefetch.get(queue, self._least)
+                wanted = prefetch.wanted(held, self._least, lately[queue] / (now - then))
+                if wanted != held:
                     self._prefetch[queue] = wanted
                     await self._consumer.resize(work_queue(queue), wanted)
                     intake.give_back_surplus(queue, wanted)

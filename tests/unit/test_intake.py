@@ -146,6 +146,29 @@ async def test_what_was_being_begun_when_something_ended_it_is_not_forgotten(err
     assert bench.consumer.settled == ["nack"]
 
 
+async def test_a_begin_that_is_under_way_when_a_drain_comes_is_waited_for():
+    """Its runs would else have lost a worker that is alive. Without the shield in `_begin` nobody here knows of them."""
+    bench = Bench()
+    begun = Begun(bench.job.key, 7, 1, 0, 0, "{}", 0.0, 0.0, None)
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def run(_):
+        asked.set()
+        await answer.wait()
+        return [begun]
+
+    bench.link.run = run
+    task = asyncio.create_task(bench.intake._round(bench.settler))
+    await asked.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [attempt.job for attempt in bench.started] == [bench.job]
+    assert bench.intake.waiting == 0
+
+
 async def test_what_has_begun_is_not_begun_again_because_the_rest_could_not_be_looked_at():
     bench = Bench(state="running")
     begun = Begun(bench.job.key, 7, 1, 0, 0, "{}", 0.0, 0.0, None)
