@@ -120,7 +120,8 @@ class Consumer(Link):
 
         What is held stays held and can be settled; what arrives meanwhile goes back. Subscriptions go on.
         """
-        for each in [queue] if queue is not None else list(self._queues):
+        # Also what an interrupted call has taken off the list and not yet stopped.
+        for each in [queue] if queue is not None else [*self._queues, *(self._tags.keys() - self._queues.keys())]:
             self._queues.pop(each, None)
             await self._stop(each)
 

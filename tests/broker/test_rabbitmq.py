@@ -293,6 +293,42 @@ async def test_a_cancelled_consumer_takes_no_more_and_can_still_ack(broker_url):
         assert bodies(got) == ["held"]
 
 
+async def test_a_cancel_that_was_itself_cancelled_is_made_good_by_the_next(broker_url):
+    """A membership that ends while its consumers begin: else they go on for it, and nobody gets what they are given."""
+    async with Pair(broker_url) as pair:
+        old = await pair.collect("rota.q.mail")
+        async with pair.consumer._changing:  # as while another queue's consumer begins
+            interrupted = asyncio.create_task(pair.consumer.cancel())
+            await asyncio.sleep(0)
+            interrupted.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await interrupted
+        await pair.consumer.cancel()
+        new = await pair.collect("rota.q.mail")
+        for body in ("one", "two", "three"):
+            await pair.send(body)
+        await until(lambda: len(old) + len(new) == 3)
+        assert bodies(new) == ["one", "two", "three"]
+
+
+async def test_a_queue_can_be_taken_from_with_another_prefetch(broker_url):
+    """What is held stays held and can be acknowledged, and nothing comes twice."""
+    async with Pair(broker_url) as pair:
+        got: list[Delivery] = []
+        await pair.consumer.consume("rota.q.mail", 2, got.append)
+        for body in "abcdefgh":
+            await pair.send(body)
+        await until(lambda: len(got) == 2)
+        await pair.consumer.resize("rota.q.mail", 3)
+        await until(lambda: len(got) == 5)
+        await pair.consumer.resize("rota.q.other", 3)
+        for delivery in got[:5]:
+            assert pair.consumer.ack(delivery)
+        await until(lambda: len(got) == 8)
+        assert sorted(bodies(got)) == list("abcdefgh")
+        assert not any(delivery.redelivered for delivery in got)
+
+
 async def test_subscribers_hear_what_passes_an_exchange(broker_url):
     async with Pair(broker_url) as pair:
         heard: list[Delivery] = []

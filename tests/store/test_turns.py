@@ -272,7 +272,7 @@ def test_ends_without_anything_behind_them_ask_for_nothing_more(house):
     asked = line.end(line.first).steps()
     next(asked)
     with pytest.raises(StopIteration):
-        asked.send([(*line.first.key, False)])
+        asked.send([(1, False)])
 
 
 def test_many_claims_ends_and_redrives_at_once_leave_nothing_behind(house):
