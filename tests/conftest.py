@@ -12,7 +12,10 @@ import os
 import secrets
 import signal
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -179,29 +182,57 @@ def management(services: Urls) -> Management:
     return found
 
 
-def make_vhosts(management: Management) -> Iterator[Callable[[], str]]:
-    """What the fixtures of vhosts are made of."""
-    names: list[str] = []
+class Vhosts:
+    """Makes vhosts, and deletes those of tests that are over when nobody can be at work in them any more.
 
-    def make() -> str:
-        names.append(f"rota_test_{secrets.token_hex(6)}")
-        return management.create_vhost(names[-1])
+    Declares go on for a moment in a channel whose client was killed. A node of 3.10 whose queue is deleted while it is declared loses
+    the supervisor of all dead-letter workers, and nobody can declare such a queue on it until it is restarted.
+    """
 
-    yield make
-    for name in names:
-        management.delete_vhost(name)
+    REST = 10.0
+
+    def __init__(self, management: Management) -> None:
+        self._management = management
+        self._over: deque[tuple[float, str]] = deque()
+
+    def make(self) -> Iterator[Callable[[], str]]:
+        """What the fixtures of vhosts are made of."""
+        names: list[str] = []
+
+        def make() -> str:
+            names.append(f"rota_test_{secrets.token_hex(6)}")
+            return self._management.create_vhost(names[-1])
+
+        yield make
+        self._over += [(time.monotonic(), name) for name in names]
+        while self._over and self._over[0][0] < time.monotonic() - self.REST:
+            self._management.delete_vhost(self._over.popleft()[1])
+
+    def close(self) -> None:
+        """Deletes them all."""
+        if self._over:
+            time.sleep(max(0.0, self._over[-1][0] + self.REST - time.monotonic()))
+        for _, name in self._over:
+            self._management.delete_vhost(name)
+
+
+@pytest.fixture(scope="session")
+def vhosts(management: Management) -> Iterator[Vhosts]:
+    """The vhosts of all tests of this process."""
+    with closing(Vhosts(management)) as found:
+        yield found
 
 
 @pytest.fixture
-def make_vhost(management: Management) -> Iterator[Callable[[], str]]:
+def make_vhost(vhosts: Vhosts) -> Iterator[Callable[[], str]]:
     """Makes vhosts that are deleted after the test; call it for the URL of an empty one."""
-    yield from make_vhosts(management)
+    yield from vhosts.make()
 
 
 @pytest.fixture(scope="module")
-def module_broker_url(management: Management) -> Iterator[str]:
+def module_broker_url(vhosts: Vhosts) -> Iterator[str]:
     """The URL of a vhost for all tests of a module that change nothing in it."""
-    for make in make_vhosts(management):
+    for make in vhosts.make():
         yield make()
 
 
@@ -241,10 +272,15 @@ def _node(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield make()
 
 
+@pytest.fixture(scope="session")
+def _node_vhosts(_node: RabbitMQ) -> Vhosts:
+    return Vhosts(Management(_node.url, _node.management_url))
+
+
 @pytest.fixture
-def node_url(_node: RabbitMQ) -> Iterator[str]:
+def node_url(_node_vhosts: Vhosts) -> Iterator[str]:
     """The URL of an empty vhost on `node`."""
-    for make in make_vhosts(Management(_node.url, _node.management_url)):
+    for make in _node_vhosts.make():
         yield make()
 
 

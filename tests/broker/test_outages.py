@@ -80,7 +80,7 @@ async def test_a_frozen_broker_leaves_outcomes_unknown_in_bounded_time_and_is_us
     outcomes: list[Publish] = []
     for number in range(10):
         out.publish(outgoing(number), outcomes.append)
-    assert not await out.flush(0.2)
+    assert not await out.flush(0.2) or not out.up, "on a busy machine it may be known to be down by then"
     await until(lambda: len(outcomes) == 10)
     assert set(outcomes) == {Publish.UNKNOWN}
     assert not out.up
