@@ -189,7 +189,7 @@ class Vhosts:
     the supervisor of all dead-letter workers, and nobody can declare such a queue on it until it is restarted.
     """
 
-    REST = 10.0
+    REST = 3.0
 
     def __init__(self, management: Management) -> None:
         self._management = management
