@@ -21,6 +21,9 @@ PRIVATE = {"ROTA_LEASE": "4", "ROTA_BEAT": "1", "ROTA_PREFETCH": "32"}
 """Short leases, so that what the dead leave behind is taken over within the half minute; and a frozen worker, to which the
 broker goes on sending until it notices, shall hoard little meanwhile."""
 
+OVERDUE = 1000
+"""No exit code: a member that had to be killed because it did not end by itself."""
+
 
 @dataclass(eq=False, frozen=True)
 class Member:
@@ -50,12 +53,13 @@ class Member:
             self.process.terminate()
 
     def wait(self, deadline: float) -> int:
-        """The exit code; what has not ended by the deadline (monotonic) is killed."""
+        """The exit code; what has not ended by the deadline (monotonic) is killed, and its code is OVERDUE."""
         try:
             return self.process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self.process.kill()
-            return self.process.wait()
+            self.process.wait()
+            return OVERDUE
 
 
 class Members:

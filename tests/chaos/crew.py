@@ -123,7 +123,10 @@ class Crew(Members):
         self.stop(0.0)
 
     def _judge(self, members: list[Member], codes: dict[int, int]) -> None:
-        self.bad_exits += [(m.kind, m.pid, codes[m.pid]) for m in members if codes.get(m.pid)]
+        """A drain ends with 0, or by a handler that still runs in it and kills its worker."""
+        killed = {"worker": -signal.SIGKILL}
+        found = [(m.kind, m.pid, codes.get(m.pid, 0)) for m in members]
+        self.bad_exits += [each for each in found if each[2] not in {0, killed.get(each[0])}]
 
     @staticmethod
     def _may_end_with(member: Member) -> tuple[int, ...]:
