@@ -40,8 +40,8 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "compose"))
 
-from servers import venv  # noqa: E402 - found by the line above
-from servers.databases import create_database, drop_database  # noqa: E402
+import common  # noqa: E402 - the servers below are found by the line above
+from servers import venv  # noqa: E402
 from servers.management import Management  # noqa: E402
 
 if TYPE_CHECKING:
@@ -186,23 +186,9 @@ class Place:
 
 
 @contextmanager
-def fresh() -> Iterator[tuple[str, str]]:
-    """The URLs of an empty database and vhost, which are taken down afterwards."""
-    server, broker = os.environ["ROTA_TEST_STORE"], os.environ["ROTA_TEST_BROKER"]
-    management = Management(broker, os.environ.get("ROTA_TEST_BROKER_MANAGEMENT", ""))
-    drop_database(server, NAME)
-    management.delete_vhost(NAME)
-    try:
-        yield create_database(server, NAME), management.create_vhost(NAME)
-    finally:
-        drop_database(server, NAME)
-        management.delete_vhost(NAME)
-
-
-@contextmanager
 def placed(system: System) -> Iterator[Place]:
     """A prepared place."""
-    with tempfile.TemporaryDirectory() as folder, fresh() as (store, broker):
+    with tempfile.TemporaryDirectory() as folder, common.place(name=NAME) as (store, broker):
         place = Place(system, store, broker, Path(folder))
         place.ask("prepare")
         yield place
@@ -234,7 +220,7 @@ class Run:
     def floor(self) -> None:
         """The floor's three figures, in a database and a vhost of its own: it drops tables."""
         jobs = self.jobs(ROTA)
-        with fresh() as (store, broker):
+        with common.place(name=NAME) as (store, broker):
             command = [
                 sys.executable,
                 HERE / "floor" / "floor.py",
