@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 SPREAD_SECONDS = 0.001
 """How long an attempt may wait behind one that takes its time before one more thread is woken for it."""
 PATIENCE = 5.0
-"""Seconds past its timeout that a thread has to notice it (`ctx.cancelled`, `ctx.deadline`)."""
+"""Seconds past its timeout that a thread has to notice it (`ctx.cancelled`, `ctx.deadline`), and a coroutine past its cancel to
+clean up."""
 
 End = tuple["Attempt", Any, BaseException | None]
 """An attempt with what its handler returned or raised."""
@@ -66,12 +67,12 @@ class Executor:
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
         self._called: set[Attempt] = set()
         self._given_up: set[Attempt] = set()
+        self._closed = False
         self._threads: list[threading.Thread] = []
         for _ in range(size):
             self._start_thread()
 
     def _start_thread(self) -> None:
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
         thread = threading.Thread(target=self._pull, name=f"handler-{len(self._threads)}", daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -122,37 +123,70 @@ class Executor:
         """Cancels an async or isolated attempt whose result is not wanted any more; a thread cannot be stopped."""
         task = self._tasks.get(attempt)
         if task is not None:
+            attempt.told = time.monotonic()
             task.cancel()
 
     def give_up_overdue(self) -> None:
-        """Takes runs from threads that are past their timeout by more than PATIENCE: they fail, as if they had raised.
+        """Takes runs from threads and coroutines that are past their end by more than PATIENCE, as if they had raised.
 
-        What such a thread still does is in vain: its writes are fenced. Another takes its place, as long as no more than
-        `size` are stuck.
+        That is past their timeout, or of a coroutine past its cancel. What such a one still does is in vain: its writes are
+        fenced. Another takes its place, as long as no more than `size` are stuck: see `lost`.
         """
-        before = time.monotonic() - PATIENCE
-        running = [attempt for attempt in list(self._called) if not attempt.given_up]
-        for attempt in [a for a in running if a.timeout and a.started and a.started + a.timeout < before]:
+        now = time.monotonic()
+        running = [*list(self._called), *(a for a in self._tasks if not a.handler.isolate)]
+        for attempt, error in [(a, e) for a in running if not a.given_up and (e := _overdue(a, now)) is not None]:
             attempt.given_up = True
             self._given_up.add(attempt)
-            if self.stuck <= self._size:
-                self._start_thread()
-            log.error("run %s: its thread did not end within its timeout, and is left alone", attempt.job.key)
-            self._ended([(attempt, None, _timed_out(attempt))])
+            kind = "coroutine" if attempt.handler.is_async else "thread"
+            log.error(
+                "run %s: its %s does not end though it is past its time, and is left alone", attempt.job.key, kind
+            )
+            self._fit()
+            self._ended([(attempt, None, error)])
 
     @property
-    def stuck(self) -> int:
+    def stuck_threads(self) -> int:
         """How many threads are still busy with what was taken from them."""
-        return len(self._given_up)
+        return sum(not attempt.handler.is_async for attempt in list(self._given_up))
+
+    @property
+    def stuck_coroutines(self) -> int:
+        """How many coroutines go on with what was taken from them."""
+        return sum(attempt.handler.is_async for attempt in list(self._given_up))
+
+    @property
+    def lost(self) -> int:
+        """How many slots are gone until something ends that is stuck: as many as are stuck beyond `size`."""
+        return max(0, len(self._given_up) - self._size)
+
+    def _fit(self) -> None:
+        """Starts or dismisses threads until there is one for each slot that is not lost, beside those that are stuck."""
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        with self._lock:
+            surplus = len(self._threads) - self._leave - self.stuck_threads - (self._size - self.lost)
+        if surplus > 0:
+            self._dismiss(surplus)
+        while surplus < 0 and not self._closed:
+            self._start_thread()
+            surplus += 1
 
     def close(self) -> None:
         """Lets idle threads end, and the others with their run."""
+        self._closed = True
         self._dismiss(len(self._threads))
 
     @property
     def busy(self) -> bool:
-        """Whether a thread still runs something: it cannot be joined."""
-        return any(thread.is_alive() for thread in self._threads)
+        """Whether a thread or coroutine still runs something: neither can be ended from outside."""
+        return any(thread.is_alive() for thread in self._threads) or bool(self._coroutines())
+
+    @property
+    def ending(self) -> bool:
+        """Whether there are coroutines that may still end: they have not been given up."""
+        return not all(attempt.given_up for attempt in self._coroutines())
+
+    def _coroutines(self) -> list[Attempt]:
+        return [a for a, task in self._tasks.items() if not (a.handler.isolate or task.done())]
 
     def join(self, seconds: float) -> None:
         """Waits for the threads, `seconds` in all at most."""
@@ -206,8 +240,7 @@ class Executor:
             end = self._done.popleft()
             if end[0].given_up:
                 self._given_up.discard(end[0])
-                if sum(thread.is_alive() for thread in self._threads) > self._size:
-                    self._dismiss(1)  # another has taken its place
+                self._fit()
             else:
                 ends.append(end)
         if ends:
@@ -228,7 +261,19 @@ class Executor:
         except BaseException as raised:  # noqa: BLE001 - as above
             error = _timed_out(attempt) if limit.expired() else raised
         self._tasks.pop(attempt, None)
-        self._ended([(attempt, value, error)])
+        if attempt.given_up:
+            self._given_up.discard(attempt)
+            self._fit()
+        else:
+            self._ended([(attempt, value, error)])
+
+
+def _overdue(attempt: Attempt, now: float) -> BaseException | None:
+    """What becomes of an attempt that should have ended PATIENCE ago; None: it has more time."""
+    timeout, before = attempt.timeout, now - PATIENCE
+    if timeout and attempt.started and attempt.started + timeout < before:
+        return _timed_out(attempt)
+    return asyncio.CancelledError() if attempt.told is not None and attempt.told < before else None
 
 
 def _timed_out(attempt: Attempt) -> TimeoutError:

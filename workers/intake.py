@@ -100,6 +100,13 @@ class Intake:
         self.begun: Counter[str] = Counter()
         """How many runs of each queue have begun."""
         self.open = True
+        self.lost = 0
+        """Slots that are taken for long by what was given up."""
+
+    @property
+    def able(self) -> bool:
+        """Whether anything may begin here: the lease is held, and not all slots are lost."""
+        return self._trust.held and self.lost < self._concurrency
 
     @property
     def waiting(self) -> int:
@@ -129,7 +136,7 @@ class Intake:
 
     def room(self) -> int:
         """How many may begin now."""
-        if not self.open or not self._trust.held:
+        if not self.open or not self.able:
             return 0
         if any(a.losses >= HERD_LOSSES for a in self.running.values()):
             return 0
@@ -138,7 +145,7 @@ class Intake:
         now = time.monotonic()
         while self._ended and self._ended[0] < now - _RECENT:
             self._ended.popleft()
-        return min(_BATCH, max(0, self._concurrency + len(self._ended) - len(self.running)))
+        return min(_BATCH, max(0, self._concurrency - self.lost + len(self._ended) - len(self.running)))
 
     async def run(self, settler: Settler) -> None:
         """Begins until cancelled. Raises Superseded when this member is taken for dead."""

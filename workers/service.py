@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +18,7 @@ from rota.sched.broker.topology import CONTROL, work_queue
 from rota.sched.control import cancelled_job
 from rota.sched.errors import RotaError, StoreFault, Superseded, Unreachable
 from rota.sched.heartbeat import Heartbeat, join
-from rota.sched.lifecycle import Backoff, every, stop_on_signals, until_first
+from rota.sched.lifecycle import Backoff, end_at_once, every, stop_on_signals, until_first
 from rota.sched.stats import Stats
 from rota.sched.store import open_store
 from rota.sched.store.values import HandlerRow
@@ -50,7 +48,7 @@ log = logging.getLogger(__name__)
 GUARD_SECONDS = 10.0
 """How often deliveries are looked at that are held for long; more often where the broker's ack timeout is short."""
 LAST_WORDS_SECONDS = 2.0
-"""How long a membership that ends tries to write what has ended in it."""
+"""How long a membership that ends tries to write what has ended in it, and coroutines that it cancels have for their end."""
 HAND_BACK_SECONDS = 3.0
 """What a drain keeps of its time for handing back what still runs."""
 
@@ -61,13 +59,18 @@ def run_worker(settings: Settings, app: App, prepare: Callable[[], None] | None 
     `prepare` is called first in each process of an isolated handler: a function that can be pickled. Raises Unreachable (NotMigrated) if the store cannot be used at the start; later outages are waited out.
     """
     worker = Worker(settings, app, prepare)
-    code = asyncio.run(worker.run())
-    if worker.abandoned:
-        # A handler's thread cannot be stopped; its run is handed back and its fence is void.
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    with asyncio.Runner() as runner:
+        try:
+            code = runner.run(worker.run())
+        except Exception:
+            if not worker.abandoned:
+                raise
+            log.exception("the worker ends")
+            code = 1
+        if worker.abandoned:
+            # Handlers that do not end: threads cannot be stopped, and the runner would wait for coroutines. Their runs are
+            # handed back, their fences are void.
+            end_at_once(code)
     return code
 
 
@@ -158,7 +161,9 @@ class Worker:
 
     async def _overdue(self) -> None:
         assert self._executor is not None
+        assert self._intake is not None
         self._executor.give_up_overdue()
+        self._intake.lost = self._executor.lost
 
     async def _broker_up(self) -> None:
         for drift in await self._consumer.declare():
@@ -211,7 +216,7 @@ class Worker:
             await until_first(
                 stop.wait(),
                 heart.lost.wait(),
-                self._consume_while(trust, intake),
+                self._consume_while(intake),
                 intake.run(settler),
                 _end_of(settling),
                 every(settings.beat, lambda: self._compare(member)),
@@ -232,22 +237,28 @@ class Worker:
             intake.give_back()
             self._drop(intake, executor)
             # What has ended is still offered to the ledger, which refuses what is not ours any more.
-            await self._quiet(lambda: settler.written, time.monotonic() + LAST_WORDS_SECONDS)
+            await self._quiet(lambda: settler.written and not executor.ending, time.monotonic() + LAST_WORDS_SECONDS)
+            self.abandoned = self.abandoned or executor.busy
             settling.cancel()
             await asyncio.gather(settling, return_exceptions=True)
             await asyncio.to_thread(heart.stop)
 
-    async def _consume_while(self, trust: Trust, intake: Intake) -> None:
-        """Takes messages while the lease is held; what has not begun when it is over is somebody else's to begin."""
+    async def _consume_while(self, intake: Intake) -> None:
+        """Takes messages while they may begin; what has not begun when that is over is somebody else's to begin."""
         consuming = False
         while True:
-            if trust.held and not consuming:
+            if intake.able and not consuming:
                 self._prefetch = dict.fromkeys(self._queues, self._least)
                 for queue in self._queues:
                     await self._consumer.consume(work_queue(queue), self._least, intake.receive)
                 consuming = True
-            elif consuming and not trust.held:
-                log.warning("the lease is over and the store does not answer: %s messages go back", intake.waiting)
+            elif consuming and not intake.able:
+                why = (
+                    "all slots are taken by what does not end"
+                    if intake.lost
+                    else "the store does not answer for a lease"
+                )
+                log.warning("nothing can begin, %s: %s messages go back", why, intake.waiting)
                 await self._consumer.cancel()
                 intake.give_back()
                 consuming = False
@@ -401,7 +412,6 @@ class Worker:
         executor.unstarted()
         executor.close()
         executor.join(0.5)
-        self.abandoned = self.abandoned or executor.busy
 
     def _figures(self, trust: Trust) -> Mapping[str, Any]:
         """What the member row tells of us; called from the heartbeat thread too."""
@@ -413,8 +423,10 @@ class Worker:
             degraded.append("broker_blocked")
         if intake is not None and intake.unknown:
             degraded.append("unknown_handler")
-        if self._executor is not None and self._executor.stuck:
+        if self._executor is not None and self._executor.stuck_threads:
             degraded.append("stuck_threads")
+        if self._executor is not None and self._executor.stuck_coroutines:
+            degraded.append("stuck_coroutines")
         self._stats.set("degraded", degraded)
         self._stats.set("running", len(intake.running) if intake else 0)
         self._stats.set("held", self._consumer.held)

@@ -136,6 +136,18 @@ async def hangs(ctx: Context, key: str) -> None:
         await asyncio.Event().wait()
 
 
+@app.handler(retry=Retry(attempts=2, base=0.1))
+async def swallows(ctx: Context, key: str) -> None:
+    """The first execution waits at its gate, in a coroutine that swallows whatever it is told there."""
+    gate = Path(os.environ["FIELD_GATES"]) / f"{key}-1"
+    if await asyncio.to_thread(see, ctx, key) == 1:
+        while not gate.exists():
+            try:
+                await asyncio.sleep(0.02)
+            except asyncio.CancelledError:
+                continue
+
+
 @app.handler(timeout=0.5, retry=Retry(attempts=2, base=0.1))
 def hangs_in_a_thread(ctx: Context, key: str) -> None:
     """The first execution waits for what never comes, in a thread, and never looks at `ctx.cancelled`."""

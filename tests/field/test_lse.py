@@ -6,7 +6,7 @@ import signal
 from contextlib import closing
 
 import psycopg
-from field_app import hangs, hangs_in_a_thread, held
+from field_app import hangs, hangs_in_a_thread, held, swallows
 from rota import Client
 from rota.sched.store.values import End
 from rota.sched.when import Schedule
@@ -179,3 +179,39 @@ def test_lse_19_a_thread_that_hangs_loses_its_run_with_its_timeout(field):
     assert field.status()["degraded"] == ["stuck_threads"]
     field.open("k-1")
     field.until("the thread to be free again", lambda: not field.status()["degraded"])
+
+
+def test_lse_19_a_coroutine_that_swallows_its_cancel_loses_its_run(field):
+    """To its timeout, or to somebody's cancel. Without `*(a for a in self._tasks if not a.handler.isolate)` (workers/executor.py)
+    it keeps it.
+    """
+    field.start("scheduler")
+    field.start("worker")
+    field.until_working()
+    with Client.open(field.store) as client:
+        client.submit(swallows.call(key="late"), timeout=0.5)
+        told = client.submit(swallows.call(key="told")).id
+        field.until("both to begin", lambda: field.executions("late") and field.executions("told"))
+        client.cancel(told, running=True)
+    field.until("both ends", lambda: field.value("select count(*) from rota.history") == 2)
+    ends = field.db.execute("select outcome, attempt from rota.history order by outcome").fetchall()
+    assert ends == [("cancelled", 1), ("succeeded", 2)]
+    assert field.executions("late") == 2
+    field.until("it to be told", lambda: field.status()["degraded"] == ["stuck_coroutines"])
+    field.open("late-1")
+    field.open("told-1")
+    field.until("the coroutines to end", lambda: not field.status()["degraded"])
+
+
+def test_lse_19_a_worker_with_a_coroutine_that_swallows_its_cancel_ends_all_the_same(field):
+    """Without `end_at_once(code)` (workers/service.py) its process stays, and its host believes that it drains."""
+    field.env["ROTA_DRAIN_TIMEOUT"] = "4"
+    field.start("scheduler")
+    worker = field.start("worker")
+    field.until_working()
+    with Client.open(field.store) as client:
+        client.submit(swallows.call(key="k"))
+    field.until("it to begin", lambda: field.executions("k"))
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(60) == 0
+    assert field.db.execute("select state, losses, errors from rota.run").fetchall() == [("waiting", 0, None)]

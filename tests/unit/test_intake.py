@@ -204,3 +204,11 @@ async def test_of_a_queue_that_is_to_be_narrow_again_what_came_last_goes_back():
     bench.intake.give_back_surplus(bench.job.queue, 2)
     assert gone == [job.delivery for job in more[1:]]
     assert bench.intake.waiting == 2
+
+
+def test_slots_that_are_lost_begin_nothing_and_who_has_none_is_not_able():
+    bench = Bench()
+    bench.intake.lost = 3
+    assert (bench.intake.room(), bench.intake.able) == (1, True)
+    bench.intake.lost = 4
+    assert (bench.intake.room(), bench.intake.able) == (0, False)
