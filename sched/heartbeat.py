@@ -1,7 +1,8 @@
 """How a process becomes a member, its proof of life, and how long it may trust in it.
 
 The heartbeat thread has a connection of its own that no handler can starve. Only the store judges who is dead; `Trust`
-is what the member itself may believe meanwhile.
+is what the member itself may believe meanwhile. A heart that beats proves nothing if the event loop stands still, so the
+thread asks the loop for a sign with each beat.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 import threading
 import time
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from rota.sched.errors import RotaError
+from rota.sched.lifecycle import end_at_once
 from rota.sched.store.values import NewMember
 from rota.sched.version import __version__
 
@@ -28,7 +32,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
-
+STUCK_SECONDS = 5.0
+"""An event loop that has given no sign for so long is told of: something blocks it."""
+STUCK_LEASES = 4
+"""Leases after which a process whose event loop gives no sign is ended: others take what it holds."""
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 MARGIN = 0.1
@@ -47,6 +54,7 @@ class Trust:
     """
 
     def __init__(self, lease: float) -> None:
+        self.lease = lease
         self._seconds = lease * (1 - MARGIN)
         self._until = 0.0
 
@@ -71,7 +79,9 @@ async def join(store: Store, link: AsyncLink, kind: Kind, lease: float) -> tuple
 class Heartbeat(threading.Thread):
     """Beats every `beat` seconds until it is stopped or the store says that the member is not live any more.
 
-    `lost` is set then, in the event loop in which the heart was made.
+    `lost` is set then, in the event loop in which the heart was made. If that loop stands still, the figures tell it
+    (`stuck_loop`), and after STUCK_LEASES the process ends with code 1: nothing that it holds could go on, and it would not
+    even hear a signal.
     """
 
     def __init__(  # noqa: PLR0913 - what it joins
@@ -96,12 +106,17 @@ class Heartbeat(threading.Thread):
         self.lost = asyncio.Event()
         self._ending = threading.Event()
         self._link = store.link("heartbeat")
+        self._signed = True
+        """Whether the loop has answered."""
+        self._silent = 0.0
+        """Seconds that the loop has been waited for. Only pauses of this thread count: a process that was frozen is not stuck."""
 
     def run(self) -> None:
         """The loop; its body is `beat`."""
         pause = self._beat
         while not self._ending.wait(pause):
             try:
+                self._ask_loop(pause)
                 if not self.beat():
                     log.warning("member %s was taken for dead", self._member)
                     self._stats.superseded("heartbeat")
@@ -119,6 +134,8 @@ class Heartbeat(threading.Thread):
     def beat(self) -> bool:
         """One heartbeat; False if the member is not live."""
         figures, watermark = self._figures()
+        if self._silent >= STUCK_SECONDS:
+            figures = {**figures, "degraded": [*figures.get("degraded", ()), "stuck_loop"]}
         sent = now()
         day = self._link.run(self._store.beat(self._member, figures, watermark))
         if day is None:
@@ -127,7 +144,35 @@ class Heartbeat(threading.Thread):
         self._stats.told(figures, day)
         return True
 
+    def _ask_loop(self, waited: float) -> None:
+        """Asks for the next sign, if the last one came; else that took `waited` seconds more."""
+        if self._signed:
+            self._signed, self._silent = False, 0.0
+            self._loop.call_soon_threadsafe(self._sign)
+            return
+        before, self._silent = self._silent, self._silent + waited
+        if before < STUCK_SECONDS <= self._silent:
+            log.error(
+                "the event loop of member %s stands still, blocked by what its thread is in:\n%s",
+                self._member,
+                _stack(),
+            )
+        if self._silent > STUCK_LEASES * self._trust.lease:
+            log.critical(
+                "the event loop of member %s stands still for %.0f s: the process ends", self._member, self._silent
+            )
+            end_at_once(1)
+
+    def _sign(self) -> None:
+        self._signed = True
+
     def stop(self) -> None:
         """Ends the thread; a beat under way is waited for."""
         self._ending.set()
         self.join(timeout=45)
+
+
+def _stack() -> str:
+    """Where the main thread is, in which the loop runs."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - there is no other way
+    return "".join(traceback.format_stack(frame)).rstrip()

@@ -27,6 +27,7 @@ DEGRADED = {
     "unknown_handler": "a worker got runs of a handler that its app does not have: they are set aside, and dead in the end",
     "stuck_threads": "handlers' threads are past their timeout and do not end: their runs were taken from them",
     "stuck_coroutines": "async handlers were cancelled, by their timeout or by somebody, and go on: their runs were taken from them",
+    "stuck_loop": "a handler blocks its worker's event loop (an `async def` that sleeps or computes): nothing goes on there, the log has where",
     "stalled": f"jobs have been due for over {STALLED_SECONDS:.0f} s and nobody claims them: look at the schedulers' logs",
     "numbers_back": "the store gives numbers that it has given before (restored from a backup?): see `rota doctor`",
     "history_late": "a day of history should have gone and is still there: `rota doctor` tells what holds it",

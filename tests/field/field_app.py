@@ -148,6 +148,13 @@ async def swallows(ctx: Context, key: str) -> None:
                 continue
 
 
+@app.handler(timeout=0.5)
+async def blocks(ctx: Context, key: str) -> None:
+    """The first execution waits for what never comes, and lets nothing else run in its loop meanwhile."""
+    if see(ctx, key) == 1:
+        wait(f"{key}-1")
+
+
 @app.handler(timeout=0.5, retry=Retry(attempts=2, base=0.1))
 def hangs_in_a_thread(ctx: Context, key: str) -> None:
     """The first execution waits for what never comes, in a thread, and never looks at `ctx.cancelled`."""

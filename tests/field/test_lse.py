@@ -6,7 +6,7 @@ import signal
 from contextlib import closing
 
 import psycopg
-from field_app import hangs, hangs_in_a_thread, held, swallows
+from field_app import blocks, hangs, hangs_in_a_thread, held, swallows
 from rota import Client
 from rota.sched.store.values import End
 from rota.sched.when import Schedule
@@ -215,3 +215,18 @@ def test_lse_19_a_worker_with_a_coroutine_that_swallows_its_cancel_ends_all_the_
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 0
     assert field.db.execute("select state, losses, errors from rota.run").fetchall() == [("waiting", 0, None)]
+
+
+def test_lse_19_a_coroutine_that_blocks_its_loop_is_told_of_and_loses_its_worker(field):
+    """No timeout, cancel or signal reaches it. Without `self._ask_loop(pause)` (sched/heartbeat.py) it runs for ever."""
+    field.start("scheduler")
+    worker = field.start("worker")
+    field.until_working()
+    with Client.open(field.store) as client:
+        client.submit(blocks.call(key="k"))
+    field.until("it to be told", lambda: field.status()["degraded"] == ["stuck_loop"])
+    assert "field_app.py" in field.log_of(worker)
+    assert worker.wait(60) == 1
+    field.start("worker")
+    field.until("the run to end elsewhere", lambda: field.value("select count(*) from rota.history") == 1)
+    assert field.db.execute("select outcome, attempt, losses from rota.history").fetchall() == [("succeeded", 1, 1)]

@@ -110,3 +110,44 @@ async def test_a_fault_in_what_it_is_to_tell_does_not_stop_a_heart():
     await heart.lost.wait()
     heart.stop()
     assert faults == []
+
+
+class Ended(BaseException):
+    """What the process's end is to a test."""
+
+
+def a_heart_of_a_loop(monkeypatch):
+    """A heart whose thread is the test, and its loop's calls, which the test makes or not."""
+
+    def end(code):
+        raise Ended(code)
+
+    monkeypatch.setattr(module, "end_at_once", end)
+    told = []
+    heart = a_heart(Trust(3), Stats(), lambda _, figures, __: told.append(figures.get("degraded", [])) or "2026-11-30")
+    calls = []
+    heart._loop = SimpleNamespace(call_soon_threadsafe=calls.append)
+    return heart, calls, told
+
+
+async def test_a_loop_that_stands_still_is_told_of_and_ends_its_process_after_four_leases(monkeypatch, caplog):
+    heart, calls, told = a_heart_of_a_loop(monkeypatch)
+    for _ in range(13):
+        heart._ask_loop(1.0)
+        heart.beat()
+    assert told == [[]] * 5 + [["stuck_loop"]] * 8
+    assert len(calls) == 1
+    assert "in test_a_loop_that_stands_still" in caplog.text
+    with pytest.raises(Ended):
+        heart._ask_loop(1.0)
+
+
+async def test_a_loop_that_goes_on_is_told_of_no_more(monkeypatch):
+    heart, calls, told = a_heart_of_a_loop(monkeypatch)
+    for _ in range(9):
+        heart._ask_loop(1.0)
+    calls.pop()()
+    for _ in range(2):
+        heart._ask_loop(1.0)
+        heart.beat()
+    assert told == [[], []]
