@@ -42,6 +42,8 @@ IN_FLIGHT_SECONDS = 5.0
 """How long a begin that is under way is waited for when the membership ends."""
 UNKNOWN_SECONDS = 60.0
 """How long the message of a handler that this worker does not have is set aside, at most."""
+UNKNOWN_KEPT_SECONDS = 2 * UNKNOWN_SECONDS
+"""How long it is told that such a message was here: it would have come again by then."""
 PARK_AGAIN_SECONDS = 1.0
 """How long a message that could not be parked is kept before it goes back to its queue."""
 HERD_LOSSES = 2
@@ -96,7 +98,8 @@ class Intake:
         self._wake = asyncio.Event()
         self.begin_lock = asyncio.Lock()
         self.running: dict[tuple[RunKey, int], Attempt] = {}
-        self.unknown: set[str] = set()
+        self._unknown: dict[str, float] = {}
+        """Handlers that this worker does not have, and when a message of theirs was here last (monotonic)."""
         self.begun: Counter[str] = Counter()
         """How many runs of each queue have begun."""
         self.open = True
@@ -107,6 +110,12 @@ class Intake:
     def able(self) -> bool:
         """Whether anything may begin here: the lease is held, and not all slots are lost."""
         return self._trust.held and self.lost < self._concurrency
+
+    @property
+    def unknown(self) -> set[str]:
+        """Handlers of messages that came lately and that this worker does not have; asked from the heartbeat thread too."""
+        since = time.monotonic() - UNKNOWN_KEPT_SECONDS
+        return {name for name, seen in list(self._unknown.items()) if seen > since}
 
     @property
     def waiting(self) -> int:
@@ -270,9 +279,10 @@ class Intake:
         """No such handler here: the run stays, its message comes back later, and status tells. In the end the run dies."""
         if not jobs:
             return
-        for name in {job.work.handler for job in jobs} - self.unknown:
+        names = {job.work.handler for job in jobs}
+        for name in names - self.unknown:
             log.error("no handler %r in this app: its runs are set aside, until a worker comes that has it", name)
-            self.unknown.add(name)
+        self._unknown |= dict.fromkeys(names, time.monotonic())
         refs = [(job.key, job.work.dispatch) for job in jobs]
         deaths = await self._link.run(self._store.set_aside(refs, self._unknown_after))
         died = {death.key: death for death in deaths}

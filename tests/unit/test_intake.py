@@ -212,3 +212,18 @@ def test_slots_that_are_lost_begin_nothing_and_who_has_none_is_not_able():
     assert (bench.intake.room(), bench.intake.able) == (1, True)
     bench.intake.lost = 4
     assert (bench.intake.room(), bench.intake.able) == (0, False)
+
+
+async def test_a_handler_that_is_not_here_is_told_of_for_as_long_as_its_messages_come(monkeypatch, caplog):
+    bench, now = Bench(), 1000.0
+    monkeypatch.setattr("rota.workers.intake.time.monotonic", lambda: now)
+    bench.job.work = bench.job.work._replace(handler="gone")
+    bench.link.answers["set_aside"] = []
+    for _ in range(3):
+        bench.intake.put(bench.job)
+        await bench.intake._round(bench.settler)
+        assert bench.intake.unknown == {"gone"}
+        now += 60.0
+    assert caplog.text.count("no handler 'gone'") == 1
+    now += 60.1
+    assert bench.intake.unknown == set()
