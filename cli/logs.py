@@ -1,4 +1,4 @@
-"""Logging of members to stderr: one line an event, key=value or JSON, times in UTC, passwords of URLs masked."""
+"""Logging of members to stderr: one line an event, key=value or JSON, times in UTC, secrets masked, fields bounded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import re
 import sys
 import time
 
-_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:@/]*:)[^\s/]+@", re.IGNORECASE)
+from rota.sched.urls import mask_text
+
+_LIMIT = 8000
+"""Characters of a message, and of the end of a traceback, that are written."""
 _PLAIN = re.compile(r"[^\s\"=]+")
 _DRIVERS = ("aio_pika", "aiormq", "alembic", "asyncio", "sqlalchemy")
 
@@ -24,11 +27,11 @@ class LineFormatter(logging.Formatter):
             "at": f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name.removeprefix("rota."),
-            "message": record.getMessage(),
+            "message": mask_text(record.getMessage()[: 2 * _LIMIT])[:_LIMIT],
         }
         if record.exc_info:
-            found["traceback"] = self.formatException(record.exc_info)
-        return {name: _PASSWORD.sub(r"\1***@", value) for name, value in found.items()}
+            found["traceback"] = mask_text(self.formatException(record.exc_info)[-2 * _LIMIT :])[-_LIMIT:]
+        return found
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""

@@ -44,7 +44,7 @@ def mask(url: str) -> str:
     return _SECRET_FIELD.sub(lambda found: found["name"] + _HIDDEN, scheme + separator + rest)
 
 
-_PASSWORD = re.compile(r"(?P<before>\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s@/]+@", re.IGNORECASE)
+_PASSWORD = re.compile(r"(?P<before>\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/]+@", re.IGNORECASE)
 _SECRET = re.compile(
     r"""(?P<name>["']?\b(?:password|passwd|secret|token|api_?key|access_?key|authorization)["']?\s*[=:]\s*)"""
     r"""(?P<value>(?:(?:bearer|basic)\s+)?(?:'[^']*'|"[^"]*"|[^\s,;&)}'"]+))""",

@@ -111,6 +111,16 @@ def test_a_log_line_is_one_line_and_masks_passwords():
     assert 'logger=sched.x message="two\\nlines amqp://u:***@h/"' in line
 
 
+def test_a_log_line_masks_what_is_said_to_be_a_secret_and_is_bounded():
+    noted = record("login with password=hushhush failed" + "x" * 100_000)
+    error = ValueError("x" * 100_000 + "\ntoken: hushhush")
+    noted.exc_info = (ValueError, error, None)
+    line = LineFormatter().format(noted)
+    assert "hush" not in line
+    assert "token: ***" in line
+    assert len(line) < 20_000
+
+
 def test_json_logs_have_the_same_fields():
     assert set(json.loads(JsonFormatter().format(record("m")))) == {"at", "level", "logger", "message"}
 
