@@ -76,7 +76,7 @@ class Context(Protocol):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the attempt should stop: it was cancelled, handed back, or is past its deadline."""
+        """Whether the attempt should stop: it was cancelled, handed back, or is past its timeout."""
 
     @overload
     def transaction(self, *, raw: Literal[False] = False) -> BothTransaction[sa.Connection, AsyncConnection]: ...
@@ -91,7 +91,7 @@ class Context(Protocol):
         """
 
     def result(self, value: Any) -> None:
-        """Sets the run's result, a JSON value."""
+        """Sets the run's result, a JSON value; one of more than 64 kB is not kept."""
 
     def submit(self, call: Call, when: When | None = None, **options: Any) -> JobRef:
         """Submits a job; inside a transaction of this context, with it. For sync handlers."""

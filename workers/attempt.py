@@ -26,6 +26,8 @@ RESULT_LIMIT = 64 * 1024
 """Results longer than this (bytes of JSON) are not kept."""
 _MESSAGE_LIMIT = 2000
 _TRACEBACK_LIMIT = 4000
+_NAME_LIMIT = 200
+"""Characters of an error's text, traceback and type that are kept."""
 _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 """An escaped NUL in JSON text; behind an odd number of backslashes it is a backslash and `u0000`."""
 
@@ -51,7 +53,7 @@ class Job:
 class Attempt:
     """A run that the ledger gave to this worker, until its end is written. Times are of the monotonic clock.
 
-    completed: its transaction has written the end; released: handed back by a drain; dropped: its worker was taken for
+    completed: its transaction has written the end; committing: it was sent, and may have; released: handed back by a drain; dropped: its worker was taken for
     dead; sent: its end was sent before and no answer came; cancelled: somebody asked for it; given_up: its thread or
     coroutine did not end in time, what it still does is in vain. `started`: when its handler was called; `told`: when its
     coroutine was cancelled; `age`: seconds from when the run was due until it was begun; `checkpoint` and `progress` are JSON
@@ -66,6 +68,7 @@ class Attempt:
     args: dict[str, Any]
     begun: float
     completed: bool = False
+    committing: bool = False
     released: bool = False
     dropped: bool = False
     sent: bool = False
@@ -113,11 +116,11 @@ def judge(attempt: Attempt, value: Any, error: BaseException | None, random: flo
     if attempt.completed:
         return Verdict("completed")
     if error is None:
-        return _success(attempt.result[0] if attempt.result else value)
+        return success(attempt.result[0] if attempt.result else value)
     if isinstance(error, Superseded):
         return Verdict("superseded")
     if isinstance(error, Cancel):
-        return Verdict("cancelled", reason=clean(_text(error)) or "cancelled by its handler")
+        return Verdict("cancelled", reason=_told(error) or "cancelled by its handler")
     if isinstance(error, Snooze):
         return Verdict("snooze", seconds=error.seconds)
     return _failure(attempt, error, random, elapsed)
@@ -130,9 +133,9 @@ def _failure(attempt: Attempt, error: BaseException, random: float, elapsed: flo
         return Verdict("cancelled", reason="cancelled while it ran", error=None if by_us else told)
     policy = attempt.retry
     seconds = error.seconds if isinstance(error, RetryAfter) else policy.delay(attempt.number, random)
-    summary = clean(mask_text(f"{type(error).__name__}: {_text(error)}"))[:_MESSAGE_LIMIT]
+    summary = f"{_name(error)}: {_told(error)}"
     if isinstance(error, NoRetry):
-        final = clean(mask_text(_text(error))) or "not to be retried"
+        final = _told(error) or "not to be retried"
     elif not (policy.wants(error) or isinstance(error, RetryAfter)):
         final = f"its handler does not retry {summary}"
     elif attempt.number >= policy.attempts:
@@ -145,7 +148,8 @@ def _failure(attempt: Attempt, error: BaseException, random: float, elapsed: flo
     return Verdict("dead", reason=final, error=told)
 
 
-def _success(value: Any) -> Verdict:
+def success(value: Any) -> Verdict:
+    """The verdict on a handler that has ended well; a result that cannot be kept is told of."""
     if isinstance(value, Verdict):
         return value  # its own process has judged it
     if value is None:
@@ -166,19 +170,24 @@ def describe(attempt: int, error: BaseException) -> str:
     lines = told[-4 * _TRACEBACK_LIMIT :]
     entry = {
         "attempt": attempt,
-        "type": type(error).__name__,
-        "message": clean(mask_text(_text(error)))[:_MESSAGE_LIMIT],
+        "type": _name(error),
+        "message": _told(error),
         "traceback": clean(mask_text(lines))[-_TRACEBACK_LIMIT:],
     }
     return json.dumps(entry, ensure_ascii=False)
 
 
-def _text(error: BaseException) -> str:
-    """What an error says; an error whose text raises is still an error."""
+def _name(error: BaseException) -> str:
+    return type(error).__name__[:_NAME_LIMIT]
+
+
+def _told(error: BaseException) -> str:
+    """What an error says, as it is kept; an error whose text raises is still an error."""
     try:
-        return str(error)
+        text = str(error)
     except Exception as raised:  # noqa: BLE001 - a user's __str__
-        return f"(its text raised {type(raised).__name__})"
+        return f"(its text raised {_name(raised)})"
+    return clean(mask_text(text[: 4 * _MESSAGE_LIMIT]))[:_MESSAGE_LIMIT]
 
 
 def clean(text: str) -> str:

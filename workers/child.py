@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 LENGTH = struct.Struct(">I")
 """Stands before each piece of JSON: its bytes."""
-TOLD = ("completed", "progress")
+TOLD = ("completed", "committing", "progress")
 """What an attempt's context sets in it, and the worker has to know at once: the process may die the next moment."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ from rota.sched.errors import Refused, Superseded, UsageError
 from rota.sched.requests import new_job
 from rota.sched.store.values import End
 from rota.sched.when import Once, When
-from rota.workers.attempt import RESULT_LIMIT, clean, clean_json
+from rota.workers.attempt import RESULT_LIMIT, clean, clean_json, success
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,6 +40,8 @@ class RunContext:
         self._trust = trust
         self._transaction: HandlerTransaction | None = None
         timeout = attempt.timeout
+        self._limit = math.inf if timeout is None else time.monotonic() + timeout
+        """What `cancelled` goes by: the host's clock, which `deadline` is told in, may step."""
         self.deadline = None if timeout is None else datetime.now(UTC) + timedelta(seconds=timeout)
 
     def call(self) -> Any:
@@ -87,11 +91,11 @@ class RunContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody asked to cancel, the run is this worker's no more, or the deadline has passed.
+        """Whether somebody asked to cancel, the run is this worker's no more, or the timeout has passed.
 
         Not this worker's: it drains past its time, or has not reached the store for a lease.
         """
-        late = self.deadline is not None and datetime.now(UTC) > self.deadline
+        late = time.monotonic() > self._limit
         return self._attempt.cancelled or self._attempt.released or late or not self._trust.held
 
     def transaction(self, *, raw: bool = False) -> Any:
@@ -105,7 +109,10 @@ class RunContext:
         return self._transaction
 
     def result(self, value: Any) -> None:
-        """Sets the run's result (a JSON value), in a transaction where the handler's return value comes too late."""
+        """Sets the run's result (a JSON value), in a transaction where the handler's return value comes too late.
+
+        One of more than RESULT_LIMIT bytes is not kept, as of a handler that returns it.
+        """
         json.dumps(value, allow_nan=False)
         self._attempt.result = (value,)
 
@@ -219,6 +226,7 @@ class HandlerTransaction:
         self._end(connection, error)
 
     def _end(self, connection: sa.Connection, error: BaseException | None) -> None:
+        self._attempt.committing = error is None
         try:
             if self._block is not None:
                 self._block.__exit__(None if error is None else type(error), error, None)
@@ -257,6 +265,7 @@ class HandlerTransaction:
         await self._aend(connection, error)
 
     async def _aend(self, connection: AsyncConnection, error: BaseException | None) -> None:
+        self._attempt.committing = error is None
         try:
             if self._block is not None:
                 await self._block.__aexit__(None if error is None else type(error), error, None)
@@ -281,9 +290,10 @@ class HandlerTransaction:
             )
 
     def _finish(self) -> Transaction[set[Any]]:
-        value = self._attempt.result
-        result = None if value is None else clean_json(json.dumps(value[0], ensure_ascii=False, allow_nan=False))
-        return self._pools.store.finish([End(self._attempt.job.key, self._attempt.fence, "succeeded", result=result)])
+        attempt = self._attempt
+        verdict = success(attempt.result[0] if attempt.result else None)
+        end = End(attempt.job.key, attempt.fence, "succeeded", verdict.reason, verdict.result)
+        return self._pools.store.finish([end])
 
     def _check(self, written: set[Any]) -> None:
         if not written:

@@ -165,9 +165,11 @@ class Settler:
             self.put(attempt, verdict._replace(kind="release"))
             return
         self._over(attempt)
-        if standing.state is None and (attempt.sent or attempt.completed):
-            # By the try whose answer was lost, or by the transaction of a thread that was given up, as far as can be told.
-            self._stats.ended("succeeded" if attempt.completed else verdict.kind)
+        committed = attempt.completed or attempt.committing
+        if standing.state is None and (attempt.sent or committed):
+            # By the try or the commit whose answer was lost, or by the transaction of a handler that was given up, as far as can
+            # be told.
+            self._stats.ended("succeeded" if committed else verdict.kind)
         else:
             self._stats.superseded(refusal(verdict))
             log.warning(

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from rota import App
 from rota.sched.errors import Refused, Superseded
 from rota.sched.heartbeat import Trust, now
-from rota.workers.attempt import Attempt, Job
+from rota.workers.attempt import RESULT_LIMIT, Attempt, Job
 from rota.workers.context import RunContext
 from rota.workers.pools import Pools
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -93,6 +93,16 @@ async def test_the_writes_and_the_completion_are_committed_together(house, form)
 
 
 @FORMS
+async def test_a_result_that_is_too_large_is_left_out_inside_a_transaction_too(house, form):
+    async with context(house) as (ctx, _):
+        await write(ctx, form, lambda _: ctx.result("x" * RESULT_LIMIT))
+        assert effects(house) == 1
+        (past,) = house.shown(ctx.job_id).history
+        assert (past["outcome"], past["result"]) == ("succeeded", None)
+        assert past["reason"] == f"the result is not kept, it has {RESULT_LIMIT + 2} bytes of {RESULT_LIMIT}"
+
+
+@FORMS
 async def test_what_was_submitted_inside_is_committed_with_it_or_not_at_all(house, form):
     async with context(house) as (ctx, _):
 
@@ -133,6 +143,32 @@ async def test_a_handler_cannot_commit_apart_from_its_completion(house, form):
             await write(ctx, form, lambda connection: connection.commit())
         assert not attempt.completed
         assert house.shown(ctx.job_id).state == "running"
+
+
+@FORMS
+async def test_a_commit_whose_answer_is_lost_is_told_from_one_that_was_not_sent(house, form, monkeypatch):
+    kind = AsyncConnection if form.startswith("async") else sa.Connection
+    commit = kind.commit
+
+    def lose(self):
+        done = commit(self)
+        if not asyncio.iscoroutine(done):
+            raise psycopg.OperationalError("the answer is lost")
+        return lose_later(done)
+
+    async def lose_later(done):
+        await done
+        raise psycopg.OperationalError("the answer is lost")
+
+    async with context(house) as (ctx, attempt):
+        monkeypatch.setattr(kind, "commit", lose)
+        with pytest.raises(psycopg.OperationalError):
+            await write(ctx, form)
+        assert (attempt.committing, attempt.completed, effects(house)) == (True, False, 1)
+        attempt.fence += 1
+        with pytest.raises(Superseded):
+            await write(ctx, form)
+        assert not attempt.committing
 
 
 async def test_there_is_room_for_one_transaction(house):

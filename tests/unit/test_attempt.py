@@ -215,13 +215,24 @@ def test_what_was_asked_to_stop_and_returns_has_succeeded():
     assert judge(an_attempt(cancelled=True), 7, None, 0).kind == "succeeded"
 
 
-def test_secrets_are_not_kept():
+@pytest.mark.parametrize("kind", [ValueError, NoRetry, Cancel])
+def test_secrets_are_not_kept(kind):
     error = raised(
-        ValueError(
-            "cannot reach amqp://me:hush@broker/ with password='hush' nor token: hush, Authorization: Bearer hush"
-        )
+        kind("cannot reach amqp://me:hush@broker/ with password='hush' nor token: hush, Authorization: Bearer hush")
     )
     verdict = judge(an_attempt(3), None, error, 0)
     assert "hush" not in verdict.reason
-    assert "hush" not in json.loads(verdict.error)["message"]
     assert "amqp://me:***@broker/" in verdict.reason
+    told = json.loads(describe(3, error))
+    assert "hush" not in told["message"]
+    assert "amqp://me:***@broker/" in told["traceback"]
+    assert "hush" not in told["traceback"].rpartition("cannot reach")[2]
+
+
+@pytest.mark.parametrize("kind", [ValueError, NoRetry, Cancel])
+def test_what_is_kept_of_an_error_is_bounded(kind):
+    error = raised(type("N" * 100_000, (kind,), {})("x" * 1_000_000))
+    verdict = judge(an_attempt(3), None, error, 0)
+    assert verdict.reason.count("x") >= 2000
+    assert len(verdict.reason) < 3000
+    assert len(describe(3, error)) < 10_000

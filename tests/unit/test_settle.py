@@ -22,7 +22,7 @@ class Bench:
     def __init__(self, **answers):
         self.attempt = a_delivered_attempt()
         self.publisher, self.consumer = SilentPublisher(), RecordingConsumer()
-        self.again = []
+        self.again, self.stats = [], Stats()
         self.link = ScriptedLink(**answers)
         self.settler = Settler(
             AnyStore(),
@@ -32,7 +32,7 @@ class Bench:
             lease=15.0,
             again=self.again.append,
             over=lambda _: None,
-            stats=Stats(),
+            stats=self.stats,
         )
 
     async def flush(self, verdict):
@@ -113,6 +113,17 @@ async def test_a_refused_write_whose_run_waits_is_begun_again():
     await bench.flush(Verdict("succeeded"))
     assert bench.again == [bench.attempt.job]
     assert bench.consumer.settled == []
+
+
+async def test_a_handler_whose_commit_got_no_answer_has_succeeded_if_its_run_is_gone():
+    """Its error asks for a retry, which finds no row: no write of somebody stale was refused."""
+    bench = Bench(give_back=set())
+    bench.stands(None, dispatch=0)
+    bench.attempt.committing = True
+    await bench.flush(RETRY)
+    told = bench.stats.to_json()
+    assert (told["ended"], told["superseded"]) == ({"succeeded": 1}, {})
+    assert bench.consumer.settled == ["ack"]
 
 
 @pytest.mark.parametrize(("state", "dispatch"), [(None, 0), ("waiting", 7)])
