@@ -363,6 +363,7 @@ class Worker:
         for attempt in list(intake.running.values()):
             job = attempt.job
             if job.delivery is not None and job.arrived < before and intake.holds(job) and not job.guarded:
+                log.info("run %s takes long: a copy in the delay ladder takes the place of its message", job.key)
                 settler.defer(job, longest)
                 job.guarded = True  # once: the settler publishes again what is not confirmed
         try:

@@ -12,7 +12,7 @@ from servers import process
 from servers.rabbitmq4 import RabbitMQ4, install
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 SIZE = 3
@@ -22,17 +22,26 @@ DISCOVERY = {"cluster_formation.peer_discovery_backend": "classic_config"}
 
 
 class Cluster:
-    """The nodes, in the words of one server. `root` is where RabbitMQ 4 is or will be installed, `tag` names the nodes."""
+    """The nodes, in the words of one server. `root` is where RabbitMQ 4 is or will be installed, `tag` names the nodes.
+
+    `configuration` and `advanced` are settings of each, as of a `RabbitMQ`.
+    """
 
     name = "a cluster of RabbitMQ 4"
 
-    def __init__(self, root: Path, tag: str) -> None:
+    def __init__(self, root: Path, tag: str, *, configuration: Mapping[str, str], advanced: Mapping[str, int]) -> None:
         self._root = root
         self._epmd = process.free_port()
         folders = [RabbitMQ4(root, f"{tag}-{n}") for n in range(SIZE)]
         peers = {f"cluster_formation.classic_config.nodes.{n}": node.nodename for n, node in enumerate(folders, 1)}
         self.nodes = [
-            RabbitMQ4(root, f"{tag}-{n}", configuration=DISCOVERY | peers, ports={"epmd": self._epmd})
+            RabbitMQ4(
+                root,
+                f"{tag}-{n}",
+                configuration={**configuration, **DISCOVERY, **peers},
+                ports={"epmd": self._epmd},
+                advanced=advanced,
+            )
             for n in range(SIZE)
         ]
 

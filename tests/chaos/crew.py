@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from members import Members
-from plan import LEASE, QUEUES
+from plan import ACK_TIMEOUT, LEASE, QUEUES
 from servers import process
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ START = (*["scheduler"] * 2, *["worker"] * 3)
 SETTINGS = {
     "ROTA_LEASE": str(LEASE),
     "ROTA_BEAT": "1",
+    "ROTA_ACK_TIMEOUT": str(ACK_TIMEOUT),
     "ROTA_CONCURRENCY": "12",
     "ROTA_QUEUES": " ".join(QUEUES),
 }

@@ -1,6 +1,6 @@
-"""Who submits the plan's jobs: the Python API, and plain AMQP without any code of Rota. Both through the proxies.
+"""Who submits, cancels and redrives: the Python API, and plain AMQP without any code of Rota. Both through the proxies.
 
-A submission whose outcome is unknown is repeated with the same keys until it is answered; what is answered is noted as
+A command whose outcome is unknown is repeated with the same keys until it is answered; what is answered is noted as
 acknowledged, and nothing else is.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import time
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,8 @@ from pika.exceptions import AMQPError
 from rota import Client, Submission, Unreachable, after, cron, every
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from accounts import Acknowledged
     from pika.adapters.blocking_connection import BlockingChannel
     from plan import Batch, Job
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
 ASK_AGAIN = 5.0
 """Seconds without an answer after which a command is sent again."""
+WHY = "chaos has changed its mind"
 CRON = {"Europe/Paris": 2, "Australia/Lord_Howe": 3, "Asia/Kolkata": 5}
 EVERY = {1.0: "skip", 1.5: "buffer_one", 2.0: "buffer_all", 2.5: "allow"}
 
@@ -58,6 +63,24 @@ def schedules(store: str, acks: Acknowledged) -> None:
     acks.note(acks.schedules, [ref.id for ref in refs], list(submissions))
 
 
+def insist(world: World, act: Callable[[], object]) -> None:
+    """Does it again until the store has answered or the world is stopped."""
+    while not world.stopping.is_set():
+        with suppress(Unreachable):
+            act()
+            return
+
+
+@dataclass(frozen=True)
+class Order:
+    """A command by AMQP: its idempotency key, its kind and body, and what is to be done with the answer if that is good."""
+
+    key: str
+    kind: str
+    body: Mapping[str, Any]
+    answered: Callable[[Mapping[str, Any]], None] = lambda _: None
+
+
 class ByApi:
     """Submits each batch in one call, and again until it is answered."""
 
@@ -88,26 +111,28 @@ class ByApi:
     def _submit(self, client: Client, batch: Batch) -> None:
         self._busy = True
         items = [_submission(job) for job in batch.jobs]
-        while not self._world.stopping.is_set():
-            with suppress(Unreachable):
-                refs = client.submit_many(items)
-                for job, ref in zip(batch.jobs, refs, strict=True):
-                    noted(self._acks, job, ref.id)
-                return
+
+        def submit() -> None:
+            for job, ref in zip(batch.jobs, client.submit_many(items), strict=True):
+                noted(self._acks, job, ref.id)
+
+        insist(self._world, submit)
 
 
 class Canceller:
-    """Cancels the jobs that are to be cancelled, each in its time, whatever state they are in then."""
+    """Cancels the jobs that are to be cancelled, each in its time, whatever state they are in then; every other by AMQP."""
 
-    def __init__(self, world: World, acks: Acknowledged) -> None:
+    def __init__(self, world: World, acks: Acknowledged, amqp: ByAmqp) -> None:
         self._world = world
         self._acks = acks
+        self._amqp = amqp
+        self._count = 0
         self._asking = False
 
     @property
     def idle(self) -> bool:
         """Whether all that was to be cancelled has been."""
-        return self._acks.to_cancel.empty() and not self._asking
+        return self._acks.to_cancel.empty() and not self._asking and self._amqp.idle
 
     def run(self) -> None:
         """Until the world is stopped."""
@@ -121,10 +146,11 @@ class Canceller:
                 self._asking = False
 
     def _cancel(self, client: Client, job_id: str) -> None:
-        while not self._world.stopping.is_set():
-            with suppress(Unreachable):
-                client.cancel(job_id, running=True, reason="chaos has changed its mind")
-                return
+        self._count += 1
+        if self._count % 2:
+            insist(self._world, lambda: client.cancel(job_id, running=True, reason=WHY))
+        else:
+            self._amqp.ask(Order(f"cancel-{job_id}", "job.cancel", {"id": job_id, "running": True, "reason": WHY}))
 
 
 def _submission(job: Job) -> Submission:
@@ -138,19 +164,26 @@ class ByAmqp:
     def __init__(self, world: World, acks: Acknowledged) -> None:
         self._world = world
         self._acks = acks
-        self._jobs: SimpleQueue[Job] = SimpleQueue()
-        self._open: dict[str, tuple[Job, float]] = {}
+        self._orders: SimpleQueue[Order] = SimpleQueue()
+        self._open: dict[str, tuple[Order, float]] = {}
         """What is not answered yet, by its key, and when it was sent last (monotonic)."""
 
     @property
     def idle(self) -> bool:
         """Whether everything that was given to it is answered."""
-        return self._jobs.empty() and not self._open
+        return self._orders.empty() and not self._open
 
     def put(self, batch: Batch) -> None:
         """A batch to submit. From any thread."""
         for job in batch.jobs:
-            self._jobs.put(job)
+            self.ask(Order(job.key, "job.submit", _command(job), partial(self._noted, job)))
+
+    def ask(self, order: Order) -> None:
+        """Any command. From any thread."""
+        self._orders.put(order)
+
+    def _noted(self, job: Job, answer: Mapping[str, Any]) -> None:
+        noted(self._acks, job, answer["job_id"])
 
     def run(self) -> None:
         """Until the world is stopped."""
@@ -167,8 +200,8 @@ class ByAmqp:
             channel = connection.channel()
             answers = channel.queue_declare("", exclusive=True).method.queue
             channel.basic_consume(answers, self._answered, auto_ack=True)
-            for key, (job, _) in list(self._open.items()):
-                self._open[key] = (job, 0.0)  # its answer may have gone to the queue of the last connection
+            for key, (order, _) in list(self._open.items()):
+                self._open[key] = (order, 0.0)  # its answer may have gone to the queue of the last connection
             while not self._world.stopping.is_set():
                 self._send(channel, answers)
                 connection.process_data_events(time_limit=0.1)
@@ -177,33 +210,40 @@ class ByAmqp:
                 connection.close()
 
     def _send(self, channel: BlockingChannel, answers: str) -> None:
-        while not self._jobs.empty():
-            job = self._jobs.get()
-            self._open[job.key] = (job, 0.0)
+        while not self._orders.empty():
+            order = self._orders.get()
+            self._open[order.key] = (order, 0.0)
         now = time.monotonic()
-        for key, (job, sent) in list(self._open.items()):
+        for key, (order, sent) in list(self._open.items()):
             if now - sent > ASK_AGAIN:
-                self._open[key] = (job, now)
-                channel.basic_publish("rota.submit", "job.submit", _command(job), _properties(key, answers))
+                self._open[key] = (order, now)
+                body = json.dumps(order.body).encode()
+                channel.basic_publish("rota.submit", order.kind, body, _properties(order, answers))
 
     def _answered(self, _channel: Any, _method: Any, properties: pika.BasicProperties, body: bytes) -> None:
         answer = json.loads(body)
-        job, _ = self._open.pop(properties.correlation_id, (None, 0.0))
-        if job is None:
+        order, _ = self._open.get(properties.correlation_id, (None, 0.0))
+        if order is None:
             return  # the second answer to what was sent twice
         if answer["ok"]:
-            noted(self._acks, job, answer["job_id"])
+            order.answered(answer)
         else:
-            self._acks.errors.append(f"AMQP: {job.key}: {answer}")
+            self._acks.errors.append(f"AMQP: {order.key}: {answer}")
+        del self._open[order.key]
 
 
-def _command(job: Job) -> bytes:
+def _command(job: Job) -> dict[str, Any]:
     when = {"when": {"after": job.after}} if job.after else {}
     own = {"expires": job.expires} if job.expires is not None else {}
-    return json.dumps({"handler": job.handler, "args": job.args, "queue": job.queue, **when, **own}).encode()
+    return {"handler": job.handler, "args": job.args, "queue": job.queue, **when, **own}
 
 
-def _properties(key: str, answers: str) -> pika.BasicProperties:
+def _properties(order: Order, answers: str) -> pika.BasicProperties:
     return pika.BasicProperties(
-        type="job.submit", app_id="chaos", message_id=key, reply_to=answers, correlation_id=key, delivery_mode=2
+        type=order.kind,
+        app_id="chaos",
+        message_id=order.key,
+        reply_to=answers,
+        correlation_id=order.key,
+        delivery_mode=2,
     )

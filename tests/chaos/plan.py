@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SHORTEST = 20
 """Seconds: in less not every kind has its turn."""
@@ -19,6 +22,8 @@ QUEUES_OLD = 9.0
 """Seconds before the first kill of a broker: RabbitMQ loses what is in a queue that was declared just before it."""
 LEASE = 4.0
 """Seconds, of every member."""
+ACK_TIMEOUT = 15.0
+"""Seconds, of the broker and every member: long handlers take more than the third of it that a message is held."""
 
 HOLD = (0.5, 2.5)
 """Between how many seconds slow handlers take."""
@@ -30,33 +35,34 @@ Sender = Literal["api", "amqp"]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault: its lane, how many there are in two minutes, and what is submitted to be hit by each.
+    """A kind of fault: its lane, how many there are in two minutes, and how many calls of which handlers are submitted to be
+    hit by each.
 
     `hold` is between how many seconds the bait's handlers take, where they are slow ones.
     """
 
     lane: Lane
     often: int
-    bait: tuple[str, int]
+    bait: Mapping[str, int]
     hold: tuple[float, float] = HOLD
     earliest: float = 2.0
 
 
 KINDS = {
-    "kill_worker": Kind("kills", 8, ("careful_effect", 8)),
-    "kill_scheduler": Kind("kills", 8, ("effect", 60)),
-    "deploy": Kind("kills", 2, ("careful_effect", 6)),
+    "kill_worker": Kind("kills", 8, {"careful_effect": 8}),
+    "kill_scheduler": Kind("kills", 8, {"effect": 60}),
+    "deploy": Kind("kills", 2, {"careful_effect": 6}),
     # Slow enough for a second attempt to be under way when the frozen one wakes up and tries to write.
-    "freeze_worker": Kind("stalls", 4, ("careful_effect", 12), hold=(3.0, 5.0)),
-    "freeze_scheduler": Kind("stalls", 3, ("effect", 60)),
-    "clock_worker": Kind("stalls", 2, ("careful_effect", 12)),
-    "clock_scheduler": Kind("stalls", 2, ("effect", 60)),
-    "postgres": Kind("servers", 4, ("careful_effect", 6)),
-    "broker": Kind("servers", 2, ("careful_effect", 6), earliest=QUEUES_OLD),
-    "cluster": Kind("servers", 6, ("careful_effect", 6), earliest=QUEUES_OLD),
-    "cut": Kind("wire", 16, ("careful_effect", 4)),
-    "duplicate": Kind("wire", 8, ("effect", 30)),
-    "delay": Kind("wire", 6, ("effect", 20)),
+    "freeze_worker": Kind("stalls", 4, {"careful_effect": 12}, hold=(3.0, 5.0)),
+    "freeze_scheduler": Kind("stalls", 3, {"effect": 60}),
+    "clock_worker": Kind("stalls", 2, {"careful_effect": 12, "hanging_effect": 4}),
+    "clock_scheduler": Kind("stalls", 2, {"effect": 60}),
+    "postgres": Kind("servers", 4, {"careful_effect": 6}),
+    "broker": Kind("servers", 2, {"careful_effect": 6}, earliest=QUEUES_OLD),
+    "cluster": Kind("servers", 6, {"careful_effect": 6}, earliest=QUEUES_OLD),
+    "cut": Kind("wire", 16, {"careful_effect": 4}),
+    "duplicate": Kind("wire", 8, {"effect": 30}),
+    "delay": Kind("wire", 6, {"effect": 20}),
 }
 
 USUAL = tuple(kind for kind in KINDS if kind != "cluster")
@@ -133,8 +139,8 @@ def _faults(seed: int, seconds: float, kind: str) -> list[Fault]:
 
 
 def _fault(rng: random.Random, kind: str, number: int, at: float) -> Fault:
-    handler, count = KINDS[kind].bait
-    jobs = tuple(_job(rng, f"{kind}-{number}-{n}", handler, KINDS[kind].hold) for n in range(count))
+    handlers = [handler for handler, count in KINDS[kind].bait.items() for _ in range(count)]
+    jobs = tuple(_job(rng, f"{kind}-{number}-{n}", handler, KINDS[kind].hold) for n, handler in enumerate(handlers))
     sender: Sender = rng.choice(("api", "amqp"))
     return Fault(round(at, 3), kind, rng.random(), rng.random(), Batch(at, sender, jobs))
 

@@ -6,7 +6,7 @@ effects. The last line is one JSON object. Exit 1 if anything was lost or had it
 should not; logs are kept then.
 
 Beside the figures that the demo has: `ticks` that the schedules owed; `faults` by kind, `n` with how many of them had a
-run in flight where they struck (`in_flight`); `stale_writes_rejected`, writes of attempts that had lost their run;
+run in flight where they struck (`in_flight`); `guard_copies`, messages that were held for long and replaced by a copy; `stale_writes_rejected`, writes of attempts that had lost their run;
 `recovery`, seconds from a fault to the first effect of a run that it hit in flight (the time that its handler takes
 included).
 """
@@ -22,7 +22,9 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +32,7 @@ sys.path.insert(0, str(ROOT / "compose"))
 
 from accounts import Accounts, Acknowledged  # noqa: E402 - found by the line above, as are the others
 from faults import Faults  # noqa: E402
-from load import ByAmqp, ByApi, Canceller, schedules  # noqa: E402
+from load import ByAmqp, ByApi, Canceller, Order, insist, schedules  # noqa: E402
 from plan import JOBS_PER_SECOND, KINDS, SHORTEST, USUAL, Plan, draw  # noqa: E402
 from progress import Progress  # noqa: E402
 from rota import Client, Unreachable  # noqa: E402
@@ -84,10 +86,16 @@ class Run:
         self.progress = progress
         self.acks = Acknowledged()
         self.accounts = Accounts(self.acks, made.database.rows)
-        self.senders: dict[str, ByApi | ByAmqp] = {"api": ByApi(made, self.acks), "amqp": ByAmqp(made, self.acks)}
-        self.canceller = Canceller(made, self.acks)
+        self.amqp = ByAmqp(made, self.acks)
+        self.senders: dict[str, ByApi | ByAmqp] = {"api": ByApi(made, self.acks), "amqp": self.amqp}
+        self.canceller = Canceller(made, self.acks, self.amqp)
         self.faults = Faults(made, self.submit)
-        self.client = Client.open(made.postgres.url)
+        self.client = Client.open(made.store_url)
+        self._redriving: set[str] = set()
+        """What is being redriven by AMQP."""
+        self._redriven: SimpleQueue[tuple[str, int]] = SimpleQueue()
+        """And what was, with how many."""
+        self._redrives = 0
         self.threads: list[threading.Thread] = []
 
     def go(self) -> dict[str, Any]:
@@ -163,19 +171,40 @@ class Run:
         ids = list(self.acks.schedules)
         self._until(lambda: self.accounts.value(newer, last, ids) == len(ids), ANSWERED / 2)
         for job in self.acks.schedules:
-            self.client.cancel(job)
+            insist(self.world, partial(self.client.cancel, job))
         self._until(lambda: self._redrive() and self.accounts.settled(), SETTLE)
 
     def _redrive(self) -> bool:
-        """Everything dead, the broken with a fixed argument; whether nothing was. A store that is away is not waited for."""
+        """Everything dead, the broken with a fixed argument, every other by AMQP; whether nothing was.
+
+        A store that is away is not waited for, nor an answer by AMQP.
+        """
+        while not self._redriven.empty():
+            run, count = self._redriven.get()
+            self._redriving.discard(run)
+            self._count_redriven(count)
         dead = self.world.database.rows(DEAD)
         for run, handler, args in dead:
-            with suppress(Unreachable):
-                fixed = {**args, "fixed": True} if handler in FIXED else None
-                redriven = len(self.client.redrive(run, args=fixed))
-                self.accounts.died += redriven
-                self.accounts.redriven += redriven
-        return not dead
+            if run in self._redriving:
+                continue
+            fixed = {**args, "fixed": True} if handler in FIXED else None
+            self._redrives += 1
+            if self._redrives % 2:
+                with suppress(Unreachable):
+                    self._count_redriven(len(self.client.redrive(run, args=fixed)))
+            else:
+                self._redriving.add(run)
+                body = {"runs": [run], **({} if fixed is None else {"args": fixed})}
+                done = partial(self._redriven_by_amqp, run)
+                self.amqp.ask(Order(f"redrive-{self._redrives}-{run}", "job.redrive", body, done))
+        return not dead and self.amqp.idle
+
+    def _redriven_by_amqp(self, run: str, answer: Mapping[str, Any]) -> None:
+        self._redriven.put((run, answer["redriven"]))
+
+    def _count_redriven(self, count: int) -> None:
+        self.accounts.died += count
+        self.accounts.redriven += count
 
     def _until(self, done: Callable[[], bool], seconds: float) -> bool:
         end = time.monotonic() + seconds
@@ -211,6 +240,7 @@ class Run:
             "seed": self.plan.seed,
             "ticks": self.accounts.ticks(),
             "faults": {kind: {"n": n, "in_flight": in_flight[kind]} for kind, n in sorted(hits.items())},
+            "guard_copies": self.world.guard_copies(),
             "stale_writes_rejected": self.world.stale_writes_rejected(),
             "recovery_p50_s": round(statistics.median(seconds for seconds, _, _ in recovered), 2)
             if recovered

@@ -43,6 +43,7 @@ def test_half_a_minute_of_chaos_loses_nothing_and_does_nothing_twice(chaos):
     assert figures["seed"] == SEED
     assert figures["effects"] >= figures["submitted"] > 300
     assert figures["ticks"] > 50
+    assert figures["guard_copies"] > 0
     assert set(figures["faults"]) >= {kind for kind in USUAL if not kind.startswith("clock")}  # which need a library
     assert sum(kind["in_flight"] for kind in figures["faults"].values()) >= 5  # on a slow machine; mostly most of them
 

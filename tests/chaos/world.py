@@ -21,6 +21,7 @@ import psycopg
 from app import prepare
 from cluster import Cluster
 from crew import Crew, end_left_over
+from plan import ACK_TIMEOUT
 from proxy import Proxy
 from rota.sched.ids import PARTITIONS
 from servers import Missing, NotReady, Postgres, RabbitMQ, signals
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).resolve().parents[2] / ".rota" / "chaos"
 RABBITMQ4 = FOLDER.parent / "rabbitmq4"
 """Where compose/servers installs it."""
+IMPATIENT: dict[str, Any] = {
+    "configuration": {"consumer_timeout": f"{ACK_TIMEOUT * 1000:.0f}"},
+    "advanced": {"channel_tick_interval": 1000},
+}
+"""Of each node, in milliseconds: how long a delivery may be held, and how often that is looked at (once a minute by default)."""
 STORE_BACK = 120.0
 """Seconds that a question to the store waits for a Postgres that is being restarted."""
 START = 120.0
@@ -79,7 +85,7 @@ class World:
             self.rabbitmq = cluster = _cluster(folder)
             self.nodes = [*cluster.nodes]
         else:
-            self.rabbitmq = single = RabbitMQ(folder / "rabbitmq")
+            self.rabbitmq = single = RabbitMQ(folder / "rabbitmq", **IMPATIENT)
             self.nodes = [single]
         self.logs = folder / "log"
         self.kept_logs = FOLDER / f"log-{folder.name}"
@@ -128,6 +134,11 @@ class World:
         """Writes of attempts that had lost their run, as the members counted them."""
         counted = json.loads(self.crew.rota("status", "--json")).get("superseded", {})
         return sum(counted.values())
+
+    def guard_copies(self) -> int:
+        """Messages of long runs that were replaced by copies before the broker would have taken them back."""
+        logs = (log.read_text(errors="replace") for log in self.logs.glob("worker*.log"))
+        return sum(log.count("a copy in the delay ladder") for log in logs)
 
     def until(self, done: Callable[[], object], seconds: float) -> bool:
         """Whether it came true within so many seconds; not when the run is being ended."""
@@ -183,7 +194,7 @@ def _sweep() -> None:
 
 
 def _cluster(folder: Path) -> Cluster:
-    return Cluster(RABBITMQ4, f"chaos-{folder.name}")
+    return Cluster(RABBITMQ4, f"chaos-{folder.name}", **IMPATIENT)
 
 
 def _through(url: str, port: int) -> str:

@@ -661,7 +661,7 @@ MUTATIONS = (
     Mutation(
         "commits-of-processes-are-not-told",
         0,
-        (Edit(CHILD, '("completed", "progress")', '("progress",)'),),
+        (Edit(CHILD, '("completed", "committing", "progress")', '("progress",)'),),
         (PROCESSES + "test_the_worker_knows_whether_a_process_that_died_had_committed",),
     ),
     Mutation(
