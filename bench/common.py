@@ -10,12 +10,13 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -31,9 +32,11 @@ sys.path.insert(0, str(ROOT / "compose"))
 from handlers import app, live, noop  # noqa: E402 - the servers below are found by the line above
 from rota import Client  # noqa: E402
 from servers import Services  # noqa: E402
+from servers.cluster import Cluster  # noqa: E402
 from servers.databases import create_database, drop_database  # noqa: E402
 from servers.management import Management  # noqa: E402
 from servers.postgres import Postgres  # noqa: E402
+from servers.rabbitmq4 import RabbitMQ4  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,8 +46,10 @@ if TYPE_CHECKING:
 NAME = "rota_bench"
 QUEUE = app.name
 ROTA = str(Path(sys.executable).parent / "rota")
-PATIENCE = 900.0
+PATIENCE = 300.0
 """Seconds that anything may take before a bench gives up."""
+BROKERS = ("own", "4", "cluster")
+"""What --rabbitmq names: the broker of `make bench`, one node of RabbitMQ 4, three nodes of it."""
 SERVER_SETTINGS = (
     "fsync",
     "synchronous_commit",
@@ -89,6 +94,7 @@ def parse(doc: str | None, **sizes: Size) -> argparse.Namespace:
         kind = _numbers if isinstance(size.full, tuple) else type(size.full)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=told)
     options = parser.parse_args()
+    ends_by_exception()
     for name, size in sizes.items():
         if getattr(options, name) is None:
             setattr(options, name, size.quick if options.quick else size.short if options.short else size.full)
@@ -117,18 +123,20 @@ class Bench:
             "ROTA_LOG_LEVEL": "error",
             "PYTHONPATH": str(ROOT / "bench"),
         }
-        subprocess.run([ROTA, "migrate"], env=self.env, check=True, stdout=subprocess.DEVNULL)
+        output([ROTA, "migrate"], env=self.env)
         self.db = psycopg.connect(store, autocommit=True)
+        self._members: list[subprocess.Popen[bytes]] = []
 
     @contextmanager
     def member(self, *command: str) -> Iterator[int]:
-        """Runs a member meanwhile; gives its pid."""
+        """Runs a member meanwhile; gives its pid. One that ends by itself ends the bench, at the next wait."""
         process = subprocess.Popen([ROTA, *command], env=self.env)
+        self._members.append(process)
         try:
             yield process.pid
         finally:
-            process.terminate()
-            process.wait(60)
+            self._members.remove(process)
+            end(process)
 
     def lift_cap(self, runs: int, queue: str = QUEUE) -> None:
         """Lets so many runs be published and not begun; 20,000 by default."""
@@ -151,15 +159,76 @@ class Bench:
 
     def wait(self, what: str, reached: Callable[[], object], pause: float = 0.1) -> None:
         """Looks every `pause` seconds whether that is reached."""
-        end = time.monotonic() + PATIENCE
+        limit = time.monotonic() + PATIENCE
         while not reached():
-            if time.monotonic() > end:
-                raise SystemExit(f"bench: {what} was not reached within {PATIENCE:.0f} s")
+            for member in self._members:
+                if member.poll() is not None:
+                    raise SystemExit(f"bench: waiting for {what}: {member.args} ended with status {member.returncode}")
+            if time.monotonic() > limit:
+                raise SystemExit(f"bench: {what} was not reached within {PATIENCE:.0f} s; {self.standing()}")
             time.sleep(pause)
+
+    def standing(self) -> str:
+        """How many jobs, runs and ended runs there are."""
+        counts = {
+            table: self.value(f"select count(*) from rota.{table}") for table in ("job", "run", "dead", "history")
+        }
+        return ", ".join(f"{table} {count:,}" for table, count in counts.items())
 
     def wait_idle(self) -> None:
         """Until no run is alive and no job is due, by index."""
         self.wait("the end of all runs", lambda: not self.value(RUNS_LEFT) and not self.value(DUE_LEFT))
+
+
+def ends_by_exception() -> None:
+    """Whoever ends this process lets it take down what it has started."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Asks a process to end, and kills it where it does not within a minute."""
+    process.terminate()
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def output(command: Sequence[object], **options: Any) -> str:
+    """What a command prints; it fails with it, or when it takes longer than PATIENCE, and none of its children stays."""
+    words = list(map(str, command))
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True, **options) as process:
+        try:
+            told, _ = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise SystemExit(f"bench: {' '.join(words)} took longer than {PATIENCE:.0f} s") from None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        raise SystemExit(f"bench: {' '.join(words)} ended with status {process.returncode}, see above")
+    return told
+
+
+@contextmanager
+def broker(which: str) -> Iterator[None]:
+    """The broker of everything that is opened meanwhile, by a name of BROKERS."""
+    if which not in BROKERS:
+        raise SystemExit(f"bench: --rabbitmq {which}: give one of {', '.join(BROKERS)}")
+    if which == "own":
+        yield
+        return
+    root = Services(ROOT).rabbitmq4.root
+    server = Cluster(root, "bench") if which == "cluster" else RabbitMQ4(root, "bench")
+    before = {name: os.environ.get(name, "") for name in ("ROTA_TEST_BROKER", "ROTA_TEST_BROKER_MANAGEMENT")}
+    try:
+        server.start()
+        os.environ |= {"ROTA_TEST_BROKER": server.url, "ROTA_TEST_BROKER_MANAGEMENT": server.management_url}
+        yield
+    finally:
+        os.environ |= before
+        server.destroy()
 
 
 @contextmanager
@@ -329,7 +398,11 @@ def _setting(server: str | None) -> dict[str, Any]:
         "python": platform.python_version(),
         "rota": version("rota"),
         "postgres": postgres,
-        "rabbitmq": {"server_version": overview["rabbitmq_version"], "erlang": overview["erlang_version"]},
+        "rabbitmq": {
+            "server_version": overview["rabbitmq_version"],
+            "erlang": overview["erlang_version"],
+            "nodes": len(_management().request("GET", "/api/nodes")),
+        },
         "libraries": {name: version(name) for name in LIBRARIES},
     }
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 import clocks
 import psycopg
 from app import prepare
-from cluster import Cluster
+from servers.cluster import Cluster
 from crew import Crew, end_left_over
 from proxy import Proxy
 from rota.sched.ids import PARTITIONS
