@@ -105,6 +105,19 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(each) for each in text.replace("_", "").split(","))
 
 
+def rounds(options: argparse.Namespace, report: Report) -> Iterator[int]:
+    """As many as `options.rounds`, but none after the first that would probably end after `options.minutes`."""
+    begun, longest = time.monotonic(), 0.0
+    for n in range(options.rounds):
+        at = time.monotonic()
+        if at - begun + longest > options.minutes * 60:
+            report.note(f"{n} of {options.rounds} rounds, another would take it beyond {options.minutes:.0f} minutes")
+            break
+        yield n
+        longest = max(longest, time.monotonic() - at)
+        report.rows[0]["rounds"] = n + 1
+
+
 # Servers and members.
 
 
@@ -374,7 +387,8 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, dict) and set(value) == {"median", "low", "high"}:
-        return f"{_cell(value['median'])} ({_cell(value['low'])} to {_cell(value['high'])})"
+        around = f" ({_cell(value['low'])} to {_cell(value['high'])})" if value["low"] < value["high"] else ""
+        return _cell(value["median"]) + around
     if isinstance(value, dict):
         return "\n".join(f"{name} {_cell(each)}" for name, each in value.items())
     if isinstance(value, list | tuple):

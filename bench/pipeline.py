@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pika
 import psycopg
-from common import NAME, QUEUE, ROOT, Bench, Report, Size, broker, opened, output, parse, place, spread
+from common import NAME, QUEUE, ROOT, Bench, Report, Size, broker, opened, output, parse, place, rounds, spread
 from handlers import anoop, noop
 from rota.sched.broker.topology import work_queue
 
@@ -126,6 +126,7 @@ def main() -> None:
         __doc__,
         jobs=Size(60_000, 30_000, 3_000, "no-op jobs"),
         rounds=Size(5, 2, 1, "times that everything is measured"),
+        minutes=Size(20.0, 20.0, 20.0, "that it may take: no round is begun that would end later"),
         workers=Size((1, 2), (1, 2), (1, 2), "worker processes"),
         batch=Size(500, 500, 500, "of floor and product"),
         concurrency=Size(16, 16, 16, "of a worker"),
@@ -139,7 +140,7 @@ def measure(options: argparse.Namespace) -> None:
     """Floor and product in turns, each kind of product right behind a floor of its own."""
     report = Report("pipeline", options)
     figures: dict[tuple[str, int], list[tuple[dict[str, float], dict[str, float]]]] = {}
-    for _ in range(options.rounds):
+    for _ in rounds(options, report):
         for kind, workers in product(HANDLERS, options.workers):
             beside = floor(options)
             report.note(f"floor {beside}")
