@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -306,7 +307,7 @@ def server_pids(store: Postgres | None = None) -> dict[str, int]:
 
 @contextmanager
 def live_work(store: str, per_second: int) -> Iterator[None]:
-    """Submits jobs that are due now, evenly, until the end."""
+    """Submits jobs that are due now, evenly, until the end. Raises what a submit raised."""
     over = threading.Event()
 
     def submit() -> None:
@@ -317,13 +318,13 @@ def live_work(store: str, per_second: int) -> Iterator[None]:
                 due = max(due + 1 / per_second, time.monotonic() - 1)
                 over.wait(max(0.0, due - time.monotonic()))
 
-    thread = threading.Thread(target=submit)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as thread:
+        submitting = thread.submit(submit)
+        try:
+            yield
+        finally:
+            over.set()
+    submitting.result()
 
 
 # Figures.
