@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT / "compose"))
 
 from handlers import app, live, noop  # noqa: E402 - the servers below are found by the line above
 from rota import Client  # noqa: E402
-from servers import Services  # noqa: E402
+from servers import Missing, NotReady, Services  # noqa: E402
 from servers.cluster import Cluster  # noqa: E402
 from servers.databases import create_database, drop_database  # noqa: E402
 from servers.management import Management  # noqa: E402
@@ -237,7 +237,10 @@ def broker(which: str) -> Iterator[None]:
     server = Cluster(root, "bench") if which == "cluster" else RabbitMQ4(root, "bench")
     before = {name: os.environ.get(name, "") for name in ("ROTA_TEST_BROKER", "ROTA_TEST_BROKER_MANAGEMENT")}
     try:
-        server.start()
+        try:
+            server.start()
+        except (Missing, NotReady) as error:
+            raise SystemExit(f"bench: --rabbitmq {which}: {error}") from None
         os.environ |= {"ROTA_TEST_BROKER": server.url, "ROTA_TEST_BROKER_MANAGEMENT": server.management_url}
         yield
     finally:
