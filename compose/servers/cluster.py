@@ -29,7 +29,14 @@ class Cluster:
 
     name = "a cluster of RabbitMQ 4"
 
-    def __init__(self, root: Path, tag: str, *, configuration: Mapping[str, str], advanced: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        tag: str,
+        *,
+        configuration: Mapping[str, str] | None = None,
+        advanced: Mapping[str, int] | None = None,
+    ) -> None:
         self._root = root
         self._epmd = process.free_port()
         folders = [RabbitMQ4(root, f"{tag}-{n}") for n in range(SIZE)]
@@ -38,7 +45,7 @@ class Cluster:
             RabbitMQ4(
                 root,
                 f"{tag}-{n}",
-                configuration={**configuration, **DISCOVERY, **peers},
+                configuration={**(configuration or {}), **DISCOVERY, **peers},
                 ports={"epmd": self._epmd},
                 advanced=advanced,
             )
