@@ -112,6 +112,7 @@ def test_brk_03_brk_07_a_queue_that_is_deleted_is_made_again_by_whoever_needs_it
         management.request("DELETE", path(broker_url))
         client.submit_many([effect.call(key=f"k{n}") for n in range(10)])
         party.until("the queue to be there again, with all of them", lambda: ready(broker_url) == 10)
+    party.until("a word about it", lambda: party.status()["republished"]["returned"])
     party.start("worker")
     party.until("all effects", lambda: party.value("select count(*) from demo_effect") == 12)
     assert party.value("select count(distinct key) from demo_effect") == 12

@@ -60,6 +60,27 @@ async def test_what_came_back_or_is_unknown_is_not_confirmed_and_is_published_ag
     assert [m.message_id for m in publisher.published] == ["5", "5"]
 
 
+def degraded(dispatcher):
+    """What the scheduler's member row says with this dispatcher."""
+    service = SimpleNamespace(
+        _publisher=dispatcher._publisher, _dispatcher=dispatcher, _depths=Depths(), _stats=dispatcher._stats
+    )
+    return Scheduler._figures(service, HELD)["degraded"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"), [(Publish.RETURNED, ["unroutable"]), (Publish.NACKED, []), (Publish.UNKNOWN, [])]
+)
+async def test_what_came_back_is_counted_and_a_missing_queue_is_told_until_it_takes_something(outcome, words):
+    dispatcher, publisher = await claimed(5, 6)
+    publisher.answer(outcome)
+    assert degraded(dispatcher) == words
+    assert dispatcher._stats.to_json()["republished"] == {outcome.value: 2}
+    await dispatcher.round()
+    publisher.answer(Publish.CONFIRMED)
+    assert degraded(dispatcher) == []
+
+
 async def test_a_claim_without_an_answer_ends_the_pipeline():
     """The membership ends with it: what it may have claimed is adopted from its id."""
     dispatcher = a_dispatcher(ScriptedLink(claim=Unreachable("the answer is lost"), ready=[]), SilentPublisher())
