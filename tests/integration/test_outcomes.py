@@ -168,7 +168,6 @@ def assert_end(name, found, expected):
     assert attempts == expected[2] or expected[2] is None, (name, attempts)
 
 
-@pytest.mark.rabbitmq4
 def test_every_way_to_an_end_leaves_its_row_and_no_message(outcomes, management, broker_url):
     for name in (
         *("returns", "raises", "recovers", "gives_up", "is_choosy", "has_a_window", "is_not_needed", "snoozes"),
@@ -239,7 +238,6 @@ def until_set_ready(outcomes, channel, name):
         channel.connection.sleep(0.05)
 
 
-@pytest.mark.rabbitmq4
 def test_a_delivery_limit_is_no_verdict(outcomes, management, broker_url):
     """An operator's policy sets one, and somebody returns the message until the broker has had enough."""
     vhost = broker_url.rpartition("/")[2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from contextlib import closing
 
-import pytest
 from rota.sched.store import open_store
 
 from tests.integration.conftest import party_on
@@ -31,7 +30,6 @@ class Top(Terminal):
         return found[1].split(", ") if found else []
 
 
-@pytest.mark.rabbitmq4
 def test_it_shows_that_servers_are_away_comes_back_by_itself_and_leaves_the_terminal_as_it_was(
     make_postgres, node, node_url, tmp_path
 ):
