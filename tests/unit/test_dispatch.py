@@ -1,6 +1,7 @@
 """What a scheduler has claimed stays its own until the broker has confirmed it."""
 
 import asyncio
+import time
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from rota.sched.model import Dispatch
 from rota.sched.scheduler.depths import Depths
 from rota.sched.scheduler.dispatch import Dispatcher
 from rota.sched.scheduler.lanes import START, TRAIL, LaneBook
-from rota.sched.scheduler.service import Scheduler
+from rota.sched.scheduler.service import STUCK_SECONDS, Scheduler
 from rota.sched.stats import Stats
 from rota.sched.store.values import Claimed
 
@@ -171,3 +172,23 @@ async def test_what_is_due_and_was_not_found_is_looked_for_below_the_low_waterma
     with pytest.raises(Unreachable):
         await Scheduler._dispatch(service, 1, dispatcher, lanes, SimpleNamespace(longest=5.0))
     assert looks == [now - TRAIL, now - TRAIL, START]
+
+
+async def test_a_pipeline_that_does_not_come_round_ends_its_membership():
+    dispatcher, _ = await claimed(5)
+    dispatcher.last_round = time.monotonic() - STUCK_SECONDS - 1
+    with pytest.raises(Unreachable, match="nothing was looked for during 91 s"):
+        await Scheduler._watch(dispatcher)
+
+
+@pytest.mark.parametrize("kept", ["blocked", "lease", "window", "nothing"])
+async def test_a_pipeline_that_comes_round_and_claims_nothing_is_left_alone(kept):
+    """What keeps it would keep the next membership, too (docs/decisions/0015-stalled-is-told-not-cured.md)."""
+    dispatcher, publisher = await claimed(5)
+    dispatcher.last_round = time.monotonic() - STUCK_SECONDS - 1
+    publisher.blocked = kept == "blocked"
+    dispatcher._trust = SimpleNamespace(held=kept != "lease")
+    dispatcher._window = 1 if kept == "window" else 10
+    assert bool(dispatcher.room) == (kept == "nothing")
+    assert await dispatcher.round() == 0
+    await Scheduler._watch(dispatcher)
