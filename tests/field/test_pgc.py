@@ -54,9 +54,9 @@ COMMITS = {
 
 
 def test_pgc_06_a_commit_whose_answer_was_lost_has_one_effect(store_url, broker_url, tmp_path):
-    """Without UNDO_REPEATED (submission.py) a job runs twice. Without ADOPT (duties.py), `disown` in `_compare`
-    (workers/service.py), or `self._outbox = batch + self._outbox` or `self.explain(attempt.job, standing)`
-    (workers/settle.py) some run never ends.
+    """Without UNDO_REPEATED (sched/store/postgres/submission.py) a job runs twice. Without ADOPT (sched/store/postgres/duties.py),
+    `disown` in `_compare` (workers/service.py), or `self._outbox = batch + self._outbox` or
+    `self.explain(attempt.job, standing)` (workers/settle.py) some run never ends.
     """
     with LostCommits(store_url, COMMITS, 2) as relay, party_on(store_url, broker_url, tmp_path) as party:
         party.env["ROTA_STORE"] = relay.url
@@ -162,8 +162,9 @@ def test_pgc_04_a_run_that_waits_again_for_a_message_that_is_gone_is_found(store
 
 
 def test_pgc_04_a_store_that_forgot_its_last_seconds_runs_again_what_it_forgot(party):
-    """As after a failover to a standby that was behind. The broker remembers what the store does not; for what is a job
-    again no line of ours is needed but that a claim asks the store alone.
+    """As after a failover to a standby that was behind. The broker remembers what the store does not. For what is a job again no
+    line of ours is needed but CLAIM (sched/store/postgres/scheduling.py): it asks the store alone, and no member remembers
+    anything that keeps a job from running again.
     """
     with Client.open(party.store) as client:
         for n in range(20):
