@@ -49,7 +49,7 @@ test: setup ## the whole test suite against real servers (TESTS="..." for pytest
 	@$(SERVICES) run -- $(VENV)/pytest -n $(WORKERS) --dist loadgroup $(TESTS)
 
 test-rabbitmq4: setup ## the tests that touch the broker, against RabbitMQ 4.x
-	@$(SERVICES) run --rabbitmq4 -- $(VENV)/pytest -n $(WORKERS) --dist loadgroup tests/broker tests/integration $(TESTS)
+	@$(SERVICES) run --rabbitmq4 -- $(VENV)/pytest -n $(WORKERS) --dist loadgroup tests/broker tests/integration tests/field $(TESTS)
 
 model: python ## walk all orders of the protocol's steps (CASES="..." for other cases, see docs/model)
 	@$(PYTHON) -B docs/model/cases.py $(CASES)

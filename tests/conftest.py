@@ -292,14 +292,22 @@ def node(_node: RabbitMQ, node_url: str) -> Iterator[RabbitMQ]:
     _node.start()
 
 
+# What sets an alarm of a node, and what ends it.
+ALARMS = {
+    "memory": (("set_vm_memory_high_watermark", "0.0000001"), ("set_vm_memory_high_watermark", "absolute", "1GB")),
+    "disk": (("set_disk_free_limit", "1000000000000000"), ("set_disk_free_limit", "50MB")),
+}
+
+
 @contextlib.contextmanager
-def low_on_memory(node: RabbitMQ) -> Iterator[None]:
-    """The node's memory alarm is on: it takes no publishes."""
-    node.ctl("set_vm_memory_high_watermark", "0.0000001")
+def low_on(what: str, node: RabbitMQ) -> Iterator[None]:
+    """The node's alarm of "memory" or "disk" is on: it takes no publishes."""
+    low, enough = ALARMS[what]
+    node.ctl(*low)
     try:
         yield
     finally:
-        node.ctl("set_vm_memory_high_watermark", "absolute", "1GB")
+        node.ctl(*enough)
 
 
 @pytest.hookimpl(tryfirst=True)

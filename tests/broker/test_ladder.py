@@ -117,7 +117,6 @@ def percentile(values: list[float], share: float) -> float:
     return values[min(len(values) - 1, int(len(values) * share))]
 
 
-@pytest.mark.rabbitmq4
 async def test_thousands_of_delays_are_kept_while_a_queue_that_goes_away_harms_no_other(broker_url, management):
     """5,000 of 1 to 20 s. Then 40, which are more than stop a rung, whose queue is deleted while they wait."""
     ladder, draw = Ladder(broker_url), random.Random(5)

@@ -1,4 +1,4 @@
-"""A broker that crashes, freezes and runs out of memory."""
+"""A broker that crashes, freezes and runs out of memory or disk."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
 from rota.sched.broker import publisher as publishing
 from rota.sched.broker.rabbitmq import Consumer, Outgoing, Publish, Publisher
 from rota.sched.broker.topology import job_route, work_queue
 
 from tests.broker.waiting import until
-from tests.conftest import BOUND, low_on_memory
+from tests.conftest import ALARMS, BOUND, low_on
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -108,22 +109,23 @@ async def test_a_confirm_that_does_not_come_ends_the_connection(node, node_url, 
 
 
 @contextlib.asynccontextmanager
-async def alarm(node: RabbitMQ) -> AsyncIterator[None]:
+async def alarm(what: str, node: RabbitMQ) -> AsyncIterator[None]:
     """Set by a thread: on a busy machine `rabbitmqctl` takes longer than the heartbeats of our connections may stay away."""
     with contextlib.ExitStack() as stack:
-        await asyncio.to_thread(stack.enter_context, low_on_memory(node))
+        await asyncio.to_thread(stack.enter_context, low_on(what, node))
         yield
         await asyncio.to_thread(stack.close)
 
 
-async def test_a_memory_alarm_holds_publishes_back_and_none_is_lost(node, node_url, monkeypatch):
+@pytest.mark.parametrize("what", ALARMS)
+async def test_an_alarm_holds_publishes_back_and_none_is_lost(node, node_url, monkeypatch, what):
     monkeypatch.setattr(publishing, "_WATCH_EVERY", 0.1)
     out = publisher(node_url)
     await out.start(BOUND)
     outcomes: list[Publish] = []
     held: list[Publish] = []
     numbers = itertools.count()
-    async with alarm(node):
+    async with alarm(what, node):
         async with asyncio.timeout(BOUND):
             while not out.blocked:  # told with a publish after the alarm, which may come later than this one
                 out.publish(outgoing(next(numbers)), outcomes.append)

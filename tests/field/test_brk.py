@@ -14,7 +14,7 @@ import pika
 from app import effect, slow_effect
 from rota import Client, every
 
-from tests.conftest import BOUND, low_on_memory
+from tests.conftest import BOUND, low_on
 from tests.field.broker import QUEUE, path, ready
 from tests.field.relay import Relay
 from tests.integration.conftest import party_on
@@ -112,6 +112,7 @@ def test_brk_03_brk_07_a_queue_that_is_deleted_is_made_again_by_whoever_needs_it
         management.request("DELETE", path(broker_url))
         client.submit_many([effect.call(key=f"k{n}") for n in range(10)])
         party.until("the queue to be there again, with all of them", lambda: ready(broker_url) == 10)
+    party.until("a word about it", lambda: party.status()["republished"]["returned"])
     party.start("worker")
     party.until("all effects", lambda: party.value("select count(*) from demo_effect") == 12)
     assert party.value("select count(distinct key) from demo_effect") == 12
@@ -135,7 +136,7 @@ def test_brk_04_an_alarm_of_the_broker_makes_ticks_late_and_loses_none(node, nod
                 client.submit(effect.call(key=f"beat-{n}"), every(1, misfire="run_all"), name=f"beat-{n}")
             keys = [f"beat-{n}" for n in range(next(beats))]
             party.until("ticks", lambda: all(map(party.effects, keys)))
-            with low_on_memory(node):
+            with low_on("memory", node):
                 party.until(
                     "both to say so", lambda: len(party.db.execute(SCHEDULERS, ["broker_blocked"]).fetchall()) == 2
                 )

@@ -64,7 +64,10 @@ def test_chg_03_a_series_goes_on_though_every_run_kills_its_worker_after_its_end
 
 
 def test_chg_03_a_series_goes_on_though_its_scheduler_dies_after_each_tick(house):
-    """A hundred times, between the end of a run and the claim of the next. Fails as the one above does."""
+    """A hundred times, between the end of a run and the claim of the next.
+
+    Without `moved` of ADVANCE (sched/store/postgres/scheduling.py) it fails as the one above does.
+    """
     job = house.job(when=Schedule(every=60, misfire="run_all"))
     house.submit(job)
     worker, scheduler = house.join("worker"), house.join()

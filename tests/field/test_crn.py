@@ -69,7 +69,7 @@ def test_crn_07_on_a_leap_day_the_next_one_is_found():
 
 
 def test_crn_08_a_century_has_no_leap_day_and_the_next_is_eight_years_away():
-    """With a horizon below eight years there is none."""
+    """With less than eight YEARS (sched/timing/cron.py) to look ahead there is none."""
     assert ticks("0 9 29 2 *", "UTC", "2096-02-29T09:00:00Z", 2) == ["2104-02-29T09:00", "2108-02-29T09:00"]
 
 

@@ -7,7 +7,6 @@ import json
 import signal
 
 import pika
-import pytest
 from app import broken
 from rota import Client
 from rota.sched.broker.topology import DEAD, DELAY_DUE, JOBS, work_topology
@@ -25,7 +24,6 @@ def set_policy(management, broker_url, pattern, **definition):
     management.request("PUT", f"/api/policies/{vhost(broker_url)}/policy", policy)
 
 
-@pytest.mark.rabbitmq4
 def test_dlq_01_dead_letters_that_can_go_nowhere_are_told_and_arrive_when_they_can(make_rabbitmq, store_url, tmp_path):
     """Without `leads_somewhere(publisher, DEAD)` in `_broker_checks` (sched/doctor.py) nobody is told, and without
     `publisher.declare()` there they do not arrive.
@@ -60,7 +58,6 @@ def kept(node):
     return found.get("messages_dlx")
 
 
-@pytest.mark.rabbitmq4
 def test_dlq_11_a_policy_that_would_delete_waiting_dead_letters_is_told(management, store_url, broker_url, tmp_path):
     """It wins over the queue's own argument. Without the loop over `PREFIXES` in `probe` (sched/broker/probe.py) a policy for
     work queues or rungs alone is not found.

@@ -6,7 +6,6 @@ import asyncio
 from collections import defaultdict
 from contextlib import closing
 
-import pytest
 from app import effect, fail, flaky_effect
 from field_app import fails, held, mends
 from rota import Client, Retry, after
@@ -87,7 +86,6 @@ def test_dly_04_no_plugin_holds_delays():
     assert {exchange.kind for exchange in shared_topology().exchanges} == {"direct", "fanout", "topic"}
 
 
-@pytest.mark.rabbitmq4
 def test_dly_06_a_run_that_is_longer_than_the_brokers_ack_timeout_is_executed_once(make_rabbitmq, store_url, tmp_path):
     """And what was sent to its worker, which has no room for it, comes to another meanwhile.
 

@@ -32,6 +32,9 @@ def working(field: Field) -> None:
     field.until_working()
 
 
+BEATS = "select array_agg(beat_at order by id) from rota.member"
+
+
 def ran(field: Field, key: str) -> int:
     return int(field.value("select count(*) from field_span where key = %s and ended is not null", key))
 
@@ -189,13 +192,19 @@ def test_what_waits_behind_a_run_whose_worker_is_killed_runs_once(field):
 
 
 def test_a_tick_that_has_others_cancelled_stops_them_and_runs_when_they_have_ended(field):
-    """Through the store's notification, the control exchange and `ctx.cancelled`, as by `rota cancel --running`."""
+    """Through the store's notification, the control exchange and `ctx.cancelled`, as by `rota cancel --running`: members look
+    into the store by themselves only with a heartbeat, and none comes meanwhile. Without `self._publisher.publish(...)` in
+    `_heard` (sched/scheduler/service.py), or `self._told.set()` in `_control` (workers/service.py), nothing is stopped.
+    """
+    field.env |= {"ROTA_BEAT": "60", "ROTA_LEASE": "180"}
     working(field)
+    joined = field.value(BEATS)
     with Client.open(field.store) as client:
         ref = client.submit(spans.call(key="long", seconds=600), every(2, overlap="cancel_other"))
         field.until("three to have been stopped", lambda: ran(field, "long") >= 3)
         client.cancel(ref.id, running=True)
     field.until("all to end", lambda: states(field, ref.id) == [])
+    assert field.value(BEATS) == joined
     assert field.value(BESIDE) == 0
     reasons = field.db.execute("select distinct reason from rota.history where outcome = 'cancelled'").fetchall()
     assert sum("cancelled by overlap=cancel_other: the tick" in reason for (reason,) in reasons) >= 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import psycopg
 import pytest
 import sqlalchemy as sa
@@ -10,7 +12,7 @@ from rota import Client, after
 from rota.sched.store import open_store
 from rota.sched.store.values import End
 
-from tests.field.relay import LostCommits
+from tests.field.relay import LostCommits, Relay
 from tests.integration.conftest import party_on
 
 
@@ -54,9 +56,9 @@ COMMITS = {
 
 
 def test_pgc_06_a_commit_whose_answer_was_lost_has_one_effect(store_url, broker_url, tmp_path):
-    """Without UNDO_REPEATED (submission.py) a job runs twice. Without ADOPT (duties.py), `disown` in `_compare`
-    (workers/service.py), or `self._outbox = batch + self._outbox` or `self.explain(attempt.job, standing)`
-    (workers/settle.py) some run never ends.
+    """Without UNDO_REPEATED (sched/store/postgres/submission.py) a job runs twice. Without ADOPT (sched/store/postgres/duties.py),
+    `disown` in `_compare` (workers/service.py), or `self._outbox = batch + self._outbox` or
+    `self.explain(attempt.job, standing)` (workers/settle.py) some run never ends.
     """
     with LostCommits(store_url, COMMITS, 2) as relay, party_on(store_url, broker_url, tmp_path) as party:
         party.env["ROTA_STORE"] = relay.url
@@ -75,6 +77,42 @@ def test_pgc_06_a_commit_whose_answer_was_lost_has_one_effect(store_url, broker_
         for table, prefixes in (("demo_effect", "ef"), ("demo_plain", "p")):
             rows = party.db.execute(f"select key, count(*) from {table} group by key").fetchall()
             assert dict(rows) == {f"{prefix}{n}": 1 for prefix in prefixes for n in range(20)}
+
+
+# One in each process, but for the pools of handlers.
+MORE_THAN_TWO = """
+select application_name, count(*) from pg_stat_activity
+where datname = current_database() and application_name like 'rota %' and application_name <> 'rota handlers'
+group by 1 having count(*) > 2
+"""
+
+
+def test_a_store_that_comes_and_goes_all_the_time_costs_no_job_and_ends_no_process(store_url, broker_url, tmp_path):
+    """It is silent for a while, again and again, and each second time connections are lost with that: commits are in doubt,
+    memberships end and begin anew. Without `except RotaError` in `run` (sched/scheduler/service.py) a scheduler ends with its own.
+    """
+    with Relay(store_url) as relay, party_on(store_url, broker_url, tmp_path) as party:
+        party.env["ROTA_STORE"] = relay.url
+        party.start("scheduler")
+        party.start("worker")
+        party.until_working()
+        with Client.open(store_url) as client:
+            for n in range(10):
+                client.submit_many([each.call(key=f"{n}-{m}") for m in range(10) for each in (effect, plain)])
+                relay.hold()
+                time.sleep(0.5)
+                if n % 2:
+                    relay.cut()
+                relay.release()
+                time.sleep(0.1)
+        party.until("all to end", lambda: party.value("select count(*) from rota.history") >= 200)
+        party.until("nothing to be left", lambda: party.value("select count(*) from rota.run") == 0)
+        rows = party.db.execute("select key, count(*) from demo_effect group by key").fetchall()
+        assert dict(rows) == {f"{n}-{m}": 1 for n in range(10) for m in range(10)}
+        assert party.value("select count(*) from rota.history where outcome <> 'succeeded'") == 0
+        assert [member.poll() for member in party.members] == [None, None]
+        assert not any("Traceback" in party.log_of(member) for member in party.members)
+        assert not party.db.execute(MORE_THAN_TWO).fetchall()
 
 
 def test_pgc_03_connections_to_a_store_that_became_read_only_are_not_kept(party):
@@ -162,8 +200,9 @@ def test_pgc_04_a_run_that_waits_again_for_a_message_that_is_gone_is_found(store
 
 
 def test_pgc_04_a_store_that_forgot_its_last_seconds_runs_again_what_it_forgot(party):
-    """As after a failover to a standby that was behind. The broker remembers what the store does not; for what is a job
-    again no line of ours is needed but that a claim asks the store alone.
+    """As after a failover to a standby that was behind. The broker remembers what the store does not. For what is a job again no
+    line of ours is needed but CLAIM (sched/store/postgres/scheduling.py): it asks the store alone, and no member remembers
+    anything that keeps a job from running again.
     """
     with Client.open(party.store) as client:
         for n in range(20):

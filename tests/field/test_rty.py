@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pika
-import pytest
 from rota.sched.broker.rabbitmq import Link
 from rota.sched.broker.topology import DEAD, PARKED, delay_route, shared_topology, work_queue
 
@@ -15,7 +14,6 @@ from tests.field.broker import QUEUE, RUNGS, channel, ready
 RETURNS = 25
 
 
-@pytest.mark.rabbitmq4
 async def test_rty_05_no_queue_drops_or_moves_what_is_returned_many_times(broker_url):
     """By rejecting it and by ending the channel that held it. Without `"x-delivery-limit": DELIVERY_LIMIT` in `_quorum`
     (sched/broker/topology.py) RabbitMQ 4 has dropped them after 20 returns.
@@ -57,7 +55,6 @@ def give_back(connection: pika.BlockingConnection, queue: str) -> None:
         taking.close()
 
 
-@pytest.mark.rabbitmq4
 def test_rty_07_what_cannot_be_used_nor_parked_comes_again_once_a_second(party):
     """The broker stops no loop of returns. Without `call_later(PARK_AGAIN_SECONDS, ...)` in `_parked` (workers/intake.py) it
     comes again thousands of times a second. What can be used is bounded by its attempts: they are counted in the ledger.

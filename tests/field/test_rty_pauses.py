@@ -25,7 +25,9 @@ def test_rty_01_rty_02_a_pause_is_clamped_before_it_is_multiplied_and_the_run_st
 
 
 def test_rty_08_a_retry_waits_for_its_own_pause_and_not_for_the_jobs_delay_again(field):
-    """Without a route of its own for each deferral (`delay_route` in `Settler.defer`, workers/settle.py) it would."""
+    """The message of each attempt is a new one. Without `self.defer(job, verdict.seconds)` in `_settle` (workers/settle.py) there
+    is none, and the run waits for the reconciler.
+    """
     field.start("scheduler")
     field.start("worker")
     field.until_working()

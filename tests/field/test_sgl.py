@@ -40,7 +40,9 @@ def test_sgl_01_a_scheduler_that_fails_to_take_partitions_holds_none_and_leaves_
 
 
 def test_sgl_03_members_of_one_host_and_one_pid_are_still_several(house):
-    """Without the identity of `rota.member.id` (0001_tenses.sql) there would be nothing to tell them apart."""
+    """Without `id bigint generated always as identity` for `rota.member` (sched/store/migrations/versions/0001_tenses.sql) there
+    would be nothing to tell them apart.
+    """
     members = [house.run(house.store.join(SAME)) for _ in range(3)]
     for _ in range(4):
         shares = [house.run(house.store.partitions(m)) for m in members]
@@ -52,7 +54,11 @@ def test_sgl_03_members_of_one_host_and_one_pid_are_still_several(house):
 
 
 def test_sgl_04_lost_rows_of_leases_come_back_and_double_nothing(house):
-    """Two members that both hold every partition, by a restored snapshot; then no such row is left at all."""
+    """Two members that both hold every partition, by a restored snapshot; then no such row is left at all.
+
+    Without `insert into rota.partition` in `partitions` (sched/store/postgres/members.py) nobody serves anything any more,
+    without `lost` in TAKE (sched/store/postgres/duties.py) nobody is judged dead.
+    """
     one, other = house.join(), house.join()
     house.submit(*(house.job() for _ in range(50)))
     claims = [house.claim(member, limit=30) for member in (one, other)]
@@ -117,7 +123,7 @@ def test_sgl_07_of_five_that_start_together_each_partition_and_each_duty_has_one
 
 
 def test_sgl_09_ticks_go_on_whichever_scheduler_is_killed(party):
-    """The one that has the schedule's partition. Without `FREE` in recovery the ticks stop for ever."""
+    """The one that has the schedule's partition. Without FREE (sched/store/postgres/duties.py) ticks stop for ever."""
     for _ in range(2):
         party.start("scheduler")
     with Client.open(party.store) as client:
@@ -251,7 +257,9 @@ def test_sgl_15_pgl_04_claiming_the_same_makes_no_errors_and_nobody_waits(make_p
 
 
 def test_sgl_16_a_tick_that_ran_and_was_forgotten_is_not_claimed_again(house):
-    """The cursor remembers it: without `update rota.job j set scheduled_for = m.next` in ADVANCE it is claimed again."""
+    """The cursor remembers it: without `scheduled_for = m.next` in ADVANCE (sched/store/postgres/scheduling.py) it is claimed
+    again.
+    """
     first, late, worker = house.join(), house.join(), house.join("worker")
     repeated = house.job(when=Schedule(every=60))
     once = house.job(key="k")

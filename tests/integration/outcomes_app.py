@@ -104,6 +104,12 @@ async def waits(ctx: Context, page: int = 3) -> None:
 
 
 @app.handler
+def does_not_listen() -> None:
+    """A thread that somebody cancels in vain."""
+    time.sleep(600)
+
+
+@app.handler
 def waits_in_a_thread(ctx: Context) -> None:
     """A thread that somebody cancels."""
     while not ctx.cancelled:
@@ -130,6 +136,32 @@ def needs_a_lost_workers_checkpoint(ctx: Context) -> int:
         ctx.checkpoint(41)
         os.kill(os.getpid(), signal.SIGKILL)
     return int(ctx.last_checkpoint) + 1
+
+
+@app.handler(isolate="process", timeout=1, retry=once)
+def hangs_in_a_process() -> None:
+    """A process that takes too long."""
+    time.sleep(600)
+
+
+@app.handler(isolate="process", retry=once)
+def dies_in_its_process() -> None:
+    """Poison only for itself."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.handler(isolate="process")
+def waits_in_a_process(ctx: Context) -> None:
+    """A process that somebody cancels."""
+    ctx.progress(0.5, "half-way")
+    time.sleep(600)
+
+
+if "OUTCOMES_DEPLOYED" in os.environ:
+
+    @app.handler
+    def comes_with_the_next_deploy() -> None:
+        """For workers that have been there before it."""
 
 
 @app.handler(queue="late")

@@ -1,19 +1,24 @@
 """The command line on a real store."""
 
 import json
+import os
 import signal
 import subprocess
+import time
+from contextlib import closing
 
 import psycopg
 import pytest
 from rota import Client
 from rota.cli.main import app
+from rota.sched.dead import ALIVE
 from rota.sched.store import open_store
 from rota.sched.store.values import HandlerRow
 from typer.testing import CliRunner
 
 from tests.conftest import BOUND
 from tests.integration.conftest import ROTA
+from tests.integration.terminal import Terminal
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 
@@ -186,6 +191,11 @@ select gen_random_uuid(), '2026-01-01T00:00:00Z', now() - make_interval(secs => 
 from generate_series(1, %s) n returning job_id::text || '@2026-01-01T00:00:00.000000Z'
 """
 
+DIED_BEFORE = """
+insert into rota.dead (job_id, scheduled_for, died_at, reason, part, queue, handler, args, attempt, losses, due_at, claimed_at)
+select job_id, scheduled_for, now(), 'timed out', part, queue, handler, args, 3, 0, due_at, claimed_at from rota.run
+"""
+
 
 @pytest.fixture
 def dead(rota, store_url):
@@ -219,6 +229,30 @@ def test_a_redrive_takes_everything_that_fits_in_portions_and_says_how_many(rota
         ).fetchall()
     assert span == 12.0  # portions do not begin anew
     assert "@" in who
+
+
+def test_a_redrive_on_a_terminal_shows_how_far_it_is_and_leaves_the_counts(rota, dead, store_url):
+    dead(600)
+    with closing(Terminal(dict(os.environ), "redrive", "--all", "--store", store_url)) as terminal:
+        assert terminal.process.wait(BOUND) == 0
+        end = time.monotonic() + BOUND
+        while b"600 runs redriven" not in terminal.drawn:
+            assert time.monotonic() < end, terminal.drawn
+            time.sleep(0.01)
+    assert b"dead runs" in terminal.drawn
+    assert b"600/600" in terminal.drawn
+
+
+def test_what_is_alive_again_is_not_redriven_and_its_old_death_can_be_settled(rota, dead, store_url):
+    (run,) = dead(1)
+    assert rota("redrive", run).exit_code == 0
+    with psycopg.connect(store_url, autocommit=True) as connection:
+        connection.execute(DIED_BEFORE)
+    assert f"1 not: {ALIVE}" in rota("redrive", "--all").output
+    refused = rota("redrive", run)
+    assert (refused.exit_code, ALIVE in refused.stderr) == (1, True)
+    assert "1 run discarded" in rota("discard", "--all").output
+    assert json.loads(rota("show", run, "--json").output)["state"] == "waiting"
 
 
 def test_a_limit_takes_the_oldest_and_says_that_more_are_left(rota, dead):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 
 import pika
-import pytest
 from rota.sched.broker.probe import PROBE
 from rota.sched.broker.topology import delay_route
 
@@ -13,7 +12,6 @@ from tests.conftest import BOUND
 from tests.field.broker import channel
 
 
-@pytest.mark.rabbitmq4
 def test_a_healthy_stack_has_nothing_that_failed(party):
     party.rota("submit", "noop")
     party.until("the job", lambda: party.value("select count(*) from rota.history") == 1)
@@ -23,7 +21,6 @@ def test_a_healthy_stack_has_nothing_that_failed(party):
     assert all(check["remedy"] for check in checks.values() if check["state"] != "ok")
 
 
-@pytest.mark.rabbitmq4
 def test_what_is_parked_is_told_with_its_reasons_and_what_to_do(party):
     party.until_connected()
     with channel(party.env["ROTA_BROKER"]) as publishing:

@@ -1,6 +1,7 @@
 """What a scheduler has claimed stays its own until the broker has confirmed it."""
 
 import asyncio
+import time
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from rota.sched.model import Dispatch
 from rota.sched.scheduler.depths import Depths
 from rota.sched.scheduler.dispatch import Dispatcher
 from rota.sched.scheduler.lanes import START, TRAIL, LaneBook
-from rota.sched.scheduler.service import Scheduler
+from rota.sched.scheduler.service import STUCK_SECONDS, Scheduler
 from rota.sched.stats import Stats
 from rota.sched.store.values import Claimed
 
@@ -58,6 +59,27 @@ async def test_what_came_back_or_is_unknown_is_not_confirmed_and_is_published_ag
     assert list(dispatcher.outstanding) == [5]
     await dispatcher.round()
     assert [m.message_id for m in publisher.published] == ["5", "5"]
+
+
+def degraded(dispatcher):
+    """What the scheduler's member row says with this dispatcher."""
+    service = SimpleNamespace(
+        _publisher=dispatcher._publisher, _dispatcher=dispatcher, _depths=Depths(), _stats=dispatcher._stats
+    )
+    return Scheduler._figures(service, HELD)["degraded"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"), [(Publish.RETURNED, ["unroutable"]), (Publish.NACKED, []), (Publish.UNKNOWN, [])]
+)
+async def test_what_came_back_is_counted_and_a_missing_queue_is_told_until_it_takes_something(outcome, words):
+    dispatcher, publisher = await claimed(5, 6)
+    publisher.answer(outcome)
+    assert degraded(dispatcher) == words
+    assert dispatcher._stats.to_json()["republished"] == {outcome.value: 2}
+    await dispatcher.round()
+    publisher.answer(Publish.CONFIRMED)
+    assert degraded(dispatcher) == []
 
 
 async def test_a_claim_without_an_answer_ends_the_pipeline():
@@ -150,3 +172,23 @@ async def test_what_is_due_and_was_not_found_is_looked_for_below_the_low_waterma
     with pytest.raises(Unreachable):
         await Scheduler._dispatch(service, 1, dispatcher, lanes, SimpleNamespace(longest=5.0))
     assert looks == [now - TRAIL, now - TRAIL, START]
+
+
+async def test_a_pipeline_that_does_not_come_round_ends_its_membership():
+    dispatcher, _ = await claimed(5)
+    dispatcher.last_round = time.monotonic() - STUCK_SECONDS - 1
+    with pytest.raises(Unreachable, match="nothing was looked for during 91 s"):
+        await Scheduler._watch(dispatcher)
+
+
+@pytest.mark.parametrize("kept", ["blocked", "lease", "window", "nothing"])
+async def test_a_pipeline_that_comes_round_and_claims_nothing_is_left_alone(kept):
+    """What keeps it would keep the next membership, too (docs/decisions/0015-stalled-is-told-not-cured.md)."""
+    dispatcher, publisher = await claimed(5)
+    dispatcher.last_round = time.monotonic() - STUCK_SECONDS - 1
+    publisher.blocked = kept == "blocked"
+    dispatcher._trust = SimpleNamespace(held=kept != "lease")
+    dispatcher._window = 1 if kept == "window" else 10
+    assert bool(dispatcher.room) == (kept == "nothing")
+    assert await dispatcher.round() == 0
+    await Scheduler._watch(dispatcher)

@@ -1,5 +1,6 @@
-"""The page of field cases and the tests that carry their ids name each other."""
+"""The page of field cases and the tests that carry their ids name each other, and each test a line that it fails without."""
 
+import ast
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -13,7 +14,13 @@ ROWS = re.findall(
     re.MULTILINE,
 )
 FILES = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "sched" / "store" / "conformance").glob("*.py")]
-TESTS = re.findall(r"^(?:async )?def (test_\w+)", "\n".join(f.read_text(encoding="utf-8") for f in FILES), re.MULTILINE)
+DOCSTRINGS = [
+    (each.name, ast.get_docstring(each) or "")
+    for file in FILES
+    for each in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name.startswith("test_")
+]
+TESTS = [test for test, _ in DOCSTRINGS]
 
 
 def ids(test):
@@ -43,3 +50,13 @@ def test_every_test_with_an_id_is_named_in_the_row_of_that_case():
     for case, _, _, tests in ROWS:
         told[case] |= set(re.findall(r"`(\w+)`", tests))
     assert [test for test in TESTS for case in ids(test) if test not in told[case]] == []
+
+
+@pytest.mark.parametrize(("test", "told"), [(test, told) for test, told in DOCSTRINGS if ids(test)])
+def test_every_test_with_an_id_names_a_line_in_a_file_that_has_it(test, told):
+    """As code, or as the name of a statement or constant."""
+    files = re.findall(r"[\w/]+\.(?:py|sql)", told)
+    assert files, f"{test} does not say in which file the line is that it fails without"
+    text = "\n".join((ROOT / file).read_text(encoding="utf-8") for file in files)
+    words = re.findall(r"`([^`]+)`", told) + re.findall(r"\b[A-Z][A-Z_]+\b", told)
+    assert [word for word in words if word in text], f"{test}: nothing of {words} is in {files}"
