@@ -221,7 +221,7 @@ def test_changes_and_claims_at_once_lose_and_double_no_tick(house):
         with closing(house.store.link("claim")) as link:
             while time.monotonic() < end:
                 given += len(link.run(house.store.claim(members[n], house.lanes(), 100, 10)).dispatches)
-                given += len(link.run(house.store.ready(members[n], house.lanes(), 100)))
+                given += len(link.run(house.store.ready(members[n], house.lanes(), 100)).dispatches)
         return given
 
     def change():
