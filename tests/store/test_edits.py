@@ -238,7 +238,7 @@ def test_changes_and_claims_at_once_lose_and_double_no_tick(house):
         assert pool.submit(change).result() > 40
         given = sum(each.result() for each in working)
     given += len(house.claim(members[0]).dispatches) + len(
-        house.run(house.store.ready(members[0], house.lanes(), 1000))
+        house.run(house.store.ready(members[0], house.lanes(), 1000)).dispatches
     )
     assert house.sql("select count(*)::int from rota.run") == [(given,)]
     for job in jobs:

@@ -16,7 +16,7 @@ from rota.sched.ids import RunKey, new_job_id, partition_of
 from rota.sched.message import decode
 from rota.sched.scheduler.depths import Depths
 from rota.sched.scheduler.dispatch import Dispatcher
-from rota.sched.scheduler.lanes import START, LaneBook
+from rota.sched.scheduler.lanes import LaneBook
 from rota.sched.stats import Stats
 from rota.sched.store.values import End, NewMember
 
@@ -145,7 +145,9 @@ class Year:
 
     async def work(self) -> None:
         """All that is to be done at this instant."""
-        self.lanes.lower("mail", START)  # as after every look that finds what claims have passed by
+        self.lanes.lower(
+            "mail", datetime.min.replace(tzinfo=UTC)
+        )  # as after every look that finds what claims have passed by
         await self.dispatcher.round()
         await asyncio.sleep(0)  # confirms
         if self.mailbox.messages:
