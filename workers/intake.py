@@ -43,6 +43,7 @@ IN_FLIGHT_SECONDS = 5.0
 UNKNOWN_SECONDS = 60.0
 """How long the message of a handler that this worker does not have is set aside, at most."""
 PARK_AGAIN_SECONDS = 1.0
+IDLE_SECONDS = 60.0
 """How long a message that could not be parked is kept before it goes back to its queue."""
 HERD_LOSSES = 2
 """From so many losses on a run is begun alone."""
@@ -99,6 +100,8 @@ class Intake:
         self.unknown: set[str] = set()
         self.begun: Counter[str] = Counter()
         """How many runs of each queue have begun."""
+        self.stirred = asyncio.Event()
+        """Set when one begins; for whom it was a surprise clears it."""
         self.open = True
 
     @property
@@ -148,7 +151,7 @@ class Intake:
                 if self._let_go(settler):
                     continue
                 self._wake.clear()
-                await set_within(self._wake, 1.0)
+                await set_within(self._wake, 1.0 if self.waiting else IDLE_SECONDS)
                 continue
             try:
                 await self._round(settler)
@@ -227,6 +230,7 @@ class Intake:
         args = job.work.args if b.args is None else json.loads(b.args)
         handler = self._handlers[job.work.handler]
         self.begun[job.queue] += 1
+        self.stirred.set()
         attempt = Attempt(
             job,
             b.fence,

@@ -156,9 +156,11 @@ class Worker:
             self._told.clear()
             await self._compare(member)
 
-    async def _overdue(self) -> None:
+    async def _overdue(self, intake: Intake) -> None:
         assert self._executor is not None
         self._executor.give_up_overdue()
+        if not intake.running:
+            await intake.stirred.wait()
 
     async def _broker_up(self) -> None:
         for drift in await self._consumer.declare():
@@ -216,7 +218,7 @@ class Worker:
                 _end_of(settling),
                 every(settings.beat, lambda: self._compare(member)),
                 self._compare_when_told(member),
-                every(1.0, self._overdue),
+                every(1.0, lambda: self._overdue(intake)),
                 self._adapt(intake),
                 every(min(600.0, settings.unknown_after / 3), self._announce),
                 every(self._guard_pause, self._guard),
@@ -251,7 +253,7 @@ class Worker:
                 await self._consumer.cancel()
                 intake.give_back()
                 consuming = False
-            await asyncio.sleep(min(1.0, self._settings.beat / 2))
+            await asyncio.sleep(max(min(1.0, self._settings.beat / 2), trust.left))
 
     @property
     def _least(self) -> int:
@@ -261,7 +263,11 @@ class Worker:
         """Holds more of queues whose runs are over at once. A prefetch that somebody has set stays as it is."""
         begun, then, lately = intake.begun.copy(), time.monotonic(), intake.begun
         while not self._settings.prefetch:
-            await asyncio.sleep(prefetch.LOOK_SECONDS if lately else prefetch.IDLE_SECONDS)
+            if not lately:
+                intake.stirred.clear()
+                await intake.stirred.wait()
+                then = time.monotonic()
+            await asyncio.sleep(prefetch.LOOK_SECONDS)
             now, lately = time.monotonic(), intake.begun - begun
             for queue in self._queues:
                 held = self._prefetch.get(queue, self._least)

@@ -62,5 +62,15 @@ class Wakeup:
         await connection.execute(f"listen {self._store.wake_channel}")
         self.listening = self.missed = True
         self._heard("")
-        async for note in connection.notifies():
-            self._heard(note.payload)
+        # The driver's own `notifies` wakes up ten times a second to see whether it was interrupted.
+        loop, readable, socket = asyncio.get_running_loop(), asyncio.Event(), connection.fileno()
+        loop.add_reader(socket, readable.set)
+        try:
+            while True:
+                await readable.wait()
+                readable.clear()
+                connection.pgconn.consume_input()
+                while note := connection.pgconn.notifies():
+                    self._heard(note.extra.decode(connection.info.encoding))
+        finally:
+            loop.remove_reader(socket)

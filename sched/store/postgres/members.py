@@ -33,7 +33,7 @@ class MemberStatements:
         )
         return int(rows[0][0])
 
-    @transaction()
+    @transaction(single=True, again=True)
     def beat(self, member: int, stats: Mapping[str, Any], watermark: int | None = None) -> Steps[str | None]:
         """A heartbeat with the member's figures and, of a scheduler, its confirmed watermark. Returns the store's day.
 
