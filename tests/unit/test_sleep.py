@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from rota.sched.control import from_call
 from rota.sched.scheduler.depths import Depths
 from rota.sched.scheduler.lanes import START, TRAIL, LaneBook
 from rota.sched.scheduler.sleep import LOOKS_AHEAD, Sleeper
@@ -186,3 +187,19 @@ async def test_a_look_tells_of_new_queues_and_of_partitions_that_are_not_shared_
     bed.wake.clear()
     await bed.sleeper.look()
     assert (len(bed.lanes), bed.wake.is_set(), bed.unfair) == (64, False, [1])
+
+
+def test_a_call_tells_a_queue_and_a_time_or_is_none():
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    assert from_call(f"!from {int(at.timestamp())} my queue") == ("my queue", at)
+    for note in (
+        "",
+        "mail",
+        "!share",
+        "!from",
+        "!from x mail",
+        "12 mail",
+        "!cancel 1 2",
+        "!from 99999999999999999 mail",
+    ):
+        assert from_call(note) is None
