@@ -180,6 +180,8 @@ returning now(), extract(epoch from (select min(at) from head) - clock_timestamp
   (select json_agg(json_build_array(part, owner) order by part) from rota.partition)
 """
 
+WAKE = "update rota.member set wakes_at = null where id = %s and wakes_at is not null"
+
 
 class SchedulingStatements:
     """Claim and dispatch (DESIGN 3.2 and 3.3). All due times are judged by the store's clock."""
@@ -268,7 +270,7 @@ class SchedulingStatements:
     @transaction(pinned=True, single=True, again=True)
     def wake(self, member: int) -> Steps[None]:
         """Takes back the wake-up time: submits need not NOTIFY while the scheduler is awake."""
-        yield Query("update rota.member set wakes_at = null where id = %s and wakes_at is not null", [member])
+        yield Query(WAKE, [member])
 
 
 def _lanes(lanes: Lanes) -> dict[str, str]:
