@@ -236,6 +236,8 @@ def test_what_left_the_tables_under_an_old_snapshot_costs_looks_claims_and_what_
         store_jobs(200)
         before = costs()
         store_jobs(20_000)
+        while round_():
+            pass
         house.sql("update rota.run set ready_at = clock_timestamp() where state = 'waiting'")
         after = costs()
         assert house.sql("select count(*)::int from rota.job") == [(2_000,)]

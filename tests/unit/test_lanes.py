@@ -166,6 +166,9 @@ def test_what_a_look_has_seen_does_not_pass_a_transaction_that_is_still_open():
     for n in range(2, 11):
         assert looked(book, NOW + 5 * n * SECOND, 14 + n, oldest=13) == NOW - TRAIL
     assert looked(book, NOW + 55 * SECOND, 30) == NOW + 50 * SECOND - TRAIL
+    young = a_book()
+    looked(young, NOW, 10)
+    assert looked(young, NOW + 5 * SECOND, 14, oldest=10) == START
 
 
 def test_a_transaction_that_is_open_for_hours_does_not_make_looks_read_ever_more():

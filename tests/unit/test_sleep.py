@@ -90,7 +90,8 @@ async def test_a_promise_that_was_kept_is_renewed_by_one_look_at_a_time():
 async def test_who_had_no_promise_out_looks_twice_before_it_sleeps():
     """Without the second look a submit that read that nobody sleeps, and committed behind the first, waits for the next."""
     bed = Bed(a_look(kept=False), a_look(NOW))
-    await asyncio.wait_for(bed.sleeper.until_due(), 10)
+    bed.sleeper._beat = 5.0
+    await asyncio.wait_for(bed.sleeper.until_due(), 4)
     assert bed.sky.looks == 2
 
 
