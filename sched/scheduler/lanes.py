@@ -57,6 +57,10 @@ class _Lows:
     ready: datetime = START
     seen: datetime = START
 
+    def lower(self, at: datetime) -> None:
+        """Something that is due from then on may have been passed by."""
+        self.claim, self.ready, self.seen = min(self.claim, at), min(self.ready, at), min(self.seen, at)
+
 
 class LaneBook:
     """The lanes of one scheduler."""
@@ -88,7 +92,7 @@ class LaneBook:
         """Something of this queue that is due from then on may have been passed by."""
         for (_, name), lows in self._lanes.items():
             if name == queue:
-                lows.claim, lows.ready, lows.seen = min(lows.claim, at), min(lows.ready, at), min(lows.seen, at)
+                lows.lower(at)
 
     def walk(self) -> Lanes:
         """The lanes for the next claim."""
@@ -146,7 +150,7 @@ class LaneBook:
                 continue
             first = due.get(lane)
             if first is not None:
-                lows.claim, lows.ready = min(lows.claim, first), min(lows.ready, first)
+                lows.lower(first)
             if low <= lows.seen:
                 lows.seen = max(lows.seen, final if first is None else min(final, first))
                 # Else what was claimed long ago is read by the first claim after a long sleep.

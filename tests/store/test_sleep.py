@@ -169,6 +169,20 @@ async def test_a_submit_behind_the_promise_is_told(house, store_url, monkeypatch
         await watch.until_found(at.id)
 
 
+async def test_who_has_lost_the_connection_it_listens_on_listens_again_and_looks_at_everything(house, store_url):
+    """A row that nobody told of, and that is due since long ago, is found by the whole look. Without `missed` (wakeup.py) it is not."""
+    house.submit()
+    job = house.job(when=Once(after=3600))
+    house.submit(job)
+    async with watching(house, store_url) as watch:
+        await watch.until_asleep()
+        await watch.others_go_through(LATE)
+        house.sql("update rota.job set next_run_at = now() - interval '1 hour' where id = %s", job.id)
+        house.sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'rota listen'")
+        await watch.until_found(job.id)
+        await watch.others_go_through(1)
+
+
 @pytest.mark.parametrize("how", ["unheard", "shallow"])
 async def test_a_submit_in_a_transaction_that_was_open_for_long_is_found(how, house, store_url, other, request):
     """It is due since long before its commit. Its call tells from when on to look; the look that locks nothing finds it, too.

@@ -192,6 +192,17 @@ def test_what_a_look_finds_that_claims_have_passed_by_is_claimed_and_looked_for_
         assert book.walk_through(Depth.SEEN).lows[0] <= late
 
 
+def test_what_a_whole_look_finds_below_all_that_was_seen_is_claimed():
+    """Nobody told of it: a row was changed by hand."""
+    book, late = a_book(), NOW - timedelta(hours=1)
+    looked(book, NOW, 10)
+    looked(book, NOW + 5 * SECOND, 11)
+    book.claimed(book.walk(), claimed(at=NOW + 5 * SECOND), 10, 5)
+    looked(book, NOW + 10 * SECOND, 12, due=[(0, "mail", late)], depth=Depth.WHOLE)
+    assert book.walk().lows[:2] == [late, NOW + 5 * SECOND - TRAIL]
+    assert book.walk_through(Depth.SEEN).lows[0] == late
+
+
 def test_a_look_from_where_claims_go_proves_nothing_of_what_lies_below():
     book = a_book()
     looked(book, NOW, 10)
