@@ -6,7 +6,7 @@ SERVICES := $(PYTHON) compose/services.py
 # pytest's own options, for example: make test TESTS="tests/unit -k cron"
 TESTS ?=
 # so many tests at a time: most of them wait for servers and clocks
-WORKERS ?= 3
+WORKERS ?= 4
 # of the model, for example: make model CASES="code-2"
 CASES ?=
 # of the mutations, by name; all of them by default

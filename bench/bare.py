@@ -8,6 +8,7 @@ is under way is begun by the next one together.
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pika
@@ -23,6 +24,8 @@ BEGIN = "update bare set begun = clock_timestamp() where id = any(%s::bigint[]) 
 LATENESS = "select extract(epoch from begun)::float8 - planned from bare where begun is not null"
 _PERSISTENT = pika.BasicProperties(delivery_mode=2)
 _PREFETCH = 2000
+_PATIENCE = 30.0
+"""Seconds for a connection, for the confirms that are missing at the end, for a thread to end."""
 
 
 class Link:
@@ -39,8 +42,8 @@ class Link:
         )
         self._thread = threading.Thread(target=self._connection.ioloop.start, daemon=True)
         self._thread.start()
-        if not self.ready.wait(30):
-            raise SystemExit("bench: the bare round trip got no channel within 30 s")
+        if not self.ready.wait(_PATIENCE):
+            raise SystemExit(f"bench: the bare round trip got no channel within {_PATIENCE:.0f} s")
 
     def call(self, function: Callable[[], object]) -> None:
         """Runs it on the loop's thread."""
@@ -49,7 +52,7 @@ class Link:
     def close(self) -> None:
         """Ends connection and thread."""
         self.call(self._connection.close)
-        self._thread.join(10)
+        self._thread.join(_PATIENCE)
 
     def _on_open(self, connection: Any) -> None:
         connection.channel(on_open_callback=self._on_channel)
@@ -64,31 +67,40 @@ class Inserts:
 
     def __init__(self, store: str, broker: str) -> None:
         self._db = psycopg.connect(store, autocommit=True)
-        self._published = self._settled = 0
-        self._confirmed = threading.Semaphore(0)
+        self._published = 0
+        self._unconfirmed: set[int] = set()
+        self._moved = threading.Condition()
         self._out = Link(broker, self._confirm)
 
     def submit(self, number: int, planned: float) -> None:
         """One arrival."""
         self._db.execute(INSERT, [number, planned])
         self._published += 1
+        with self._moved:
+            self._unconfirmed.add(self._published)
         body = str(number).encode()
         self._out.call(lambda: self._out.channel.basic_publish("", QUEUE, body, _PERSISTENT))
 
     def close(self) -> None:
         """Ends both connections when all is confirmed."""
-        for _ in range(self._published):
-            if not self._confirmed.acquire(timeout=30):
-                raise SystemExit("bench: a publish of the bare round trip was not confirmed within 30 s")
+        with self._moved:
+            if not self._moved.wait_for(lambda: not self._unconfirmed, _PATIENCE):
+                raise SystemExit(
+                    f"bench: {len(self._unconfirmed)} of {self._published} publishes of the bare round trip "
+                    f"were not confirmed within {_PATIENCE:.0f} s"
+                )
         self._out.close()
         self._db.close()
 
     def _confirm(self, link: Link) -> None:
         def on_confirm(frame: Any) -> None:
-            upto = frame.method.delivery_tag
-            count = upto - self._settled if frame.method.multiple else 1
-            self._settled += count
-            self._confirmed.release(max(1, count))
+            tag = frame.method.delivery_tag
+            with self._moved:
+                if frame.method.multiple:
+                    self._unconfirmed = {each for each in self._unconfirmed if each > tag}
+                else:
+                    self._unconfirmed.discard(tag)
+                self._moved.notify()
 
         link.channel.confirm_delivery(on_confirm, callback=lambda _: link.ready.set())
 
@@ -108,7 +120,7 @@ class Begins:
         connection.channel().queue_declare(QUEUE, durable=True, arguments={"x-queue-type": "quorum"})
         connection.close()
         self._in = Link(broker, self._consume)
-        self._beginner = threading.Thread(target=self._begin)
+        self._beginner = threading.Thread(target=self._begin, daemon=True)
         self._beginner.start()
 
     def lateness(self) -> list[float]:
@@ -116,12 +128,23 @@ class Begins:
         with psycopg.connect(self._store) as db:
             return [late for (late,) in db.execute(LATENESS)]
 
+    def wait(self, count: int, seconds: float) -> None:
+        """Until so many have begun."""
+        end = time.monotonic() + seconds
+        while self.begun < count:
+            if time.monotonic() > end or not self._beginner.is_alive():
+                raise SystemExit(
+                    f"bench: {self.begun} of {count} arrivals began in the bare round trip, {len(self._arrived)} more "
+                    f"were delivered; its thread {'lives' if self._beginner.is_alive() else 'has failed, see above'}"
+                )
+            time.sleep(0.1)
+
     def close(self) -> None:
         """Ends its threads."""
         with self._moved:
             self._over = True
             self._moved.notify()
-        self._beginner.join()
+        self._beginner.join(_PATIENCE)
         self._in.close()
 
     def _consume(self, link: Link) -> None:

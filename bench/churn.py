@@ -44,9 +44,10 @@ class Churn:
         self._store = open_store(bench.store)
         self._link: Any = self._store.link("bench")
         self._looked = 0.0
+        self._ended = 0
 
-    def go_on(self, jobs: int) -> dict[str, Counted]:
-        """Feeds until so many in all have ended; what was counted until then."""
+    def go_on(self, jobs: int, until: float) -> dict[str, Counted]:
+        """Feeds until so many in all have ended, or the time is over; what was counted until then."""
         end = time.monotonic() + PATIENCE
         while True:
             if time.monotonic() - self._looked > STATUS_SECONDS:
@@ -54,10 +55,12 @@ class Churn:
                 self._link.run(self._store.status())
             found = self.statements.read()
             ended = found.get("finish", Counted()).rows
-            if ended >= jobs:
+            if ended >= jobs or time.monotonic() > until:
                 return found
+            if ended > self._ended:
+                self._ended, end = ended, time.monotonic() + PATIENCE
             if time.monotonic() > end:
-                raise SystemExit(f"bench: {ended} of {jobs} jobs ended within {PATIENCE:.0f} s")
+                raise SystemExit(f"bench: {ended} of {jobs} jobs ended, and none within {PATIENCE:.0f} s")
             if self.fed - ended < AHEAD:
                 feed(self.bench.db, FED)
                 self.fed += FED
@@ -100,18 +103,26 @@ def measure(bench: Bench, options: argparse.Namespace, report: Report) -> None:
     bench.db.execute("insert into rota.queue (name) select unnest(%s::text[])", [queue_names()])
     bench.env |= {"ROTA_RECONCILE_AFTER": str(options.reconcile_after)}
     queues = [word for queue in queue_names() for word in ("--queue", queue)]
+    until = time.monotonic() + options.minutes * 60
     samples: list[dict[str, Any]] = []
     each: list[dict[str, Counted]] = []
     with bench.member("scheduler"), bench.member("worker", *queues), closing(Churn(bench)) as churn:
-        counted = churn.go_on(FED)
+        counted = churn.go_on(FED, until)
         with old_snapshot(bench.store):
             for n in range(1, options.samples + 1):
                 begun = time.monotonic()
-                found = churn.go_on(FED + n * options.jobs // options.samples)
+                found = churn.go_on(FED + n * options.jobs // options.samples, until)
+                if time.monotonic() > until:
+                    report.note(f"{n - 1} of {options.samples} samples: {options.minutes:.0f} minutes are over")
+                    break
                 each.append(since(counted, found))
                 samples.append(sample(each[-1], time.monotonic() - begun))
                 counted = found
                 report.add("buffers under an old snapshot", jobs=n * options.jobs // options.samples, **samples[-1])
+    if not samples:
+        raise SystemExit(
+            f"bench: no sample of {options.jobs // options.samples:,} jobs within {options.minutes} minutes"
+        )
     for name in (*PER_JOB, *PER_CALL):
         values = [row[name] for row in samples if row[name]]
         if values:
@@ -141,6 +152,7 @@ def main() -> None:
         __doc__,
         jobs=Size(2_000_000, 300_000, 10_000, "jobs that go through"),
         samples=Size(20, 6, 2, "readings, evenly over the jobs"),
+        minutes=Size(18.0, 6.0, 3.0, "that they may take: it ends with the samples that it has then"),
         reconcile_after=Size(60, 60, 20, "seconds, ROTA_RECONCILE_AFTER: the reconciler looks four times in that time"),
     )
     with own_postgres(max_wal_size="8GB") as server, opened(server.url) as bench:

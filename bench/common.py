@@ -10,12 +10,14 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -30,10 +32,12 @@ sys.path.insert(0, str(ROOT / "compose"))
 
 from handlers import app, live, noop  # noqa: E402 - the servers below are found by the line above
 from rota import Client  # noqa: E402
-from servers import Services  # noqa: E402
+from servers import Missing, NotReady, Services  # noqa: E402
+from servers.cluster import Cluster  # noqa: E402
 from servers.databases import create_database, drop_database  # noqa: E402
 from servers.management import Management  # noqa: E402
 from servers.postgres import Postgres  # noqa: E402
+from servers.rabbitmq4 import RabbitMQ4  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,8 +47,10 @@ if TYPE_CHECKING:
 NAME = "rota_bench"
 QUEUE = app.name
 ROTA = str(Path(sys.executable).parent / "rota")
-PATIENCE = 900.0
+PATIENCE = 300.0
 """Seconds that anything may take before a bench gives up."""
+BROKERS = ("own", "4", "cluster")
+"""What --rabbitmq names: the broker of `make bench`, one node of RabbitMQ 4, three nodes of it."""
 SERVER_SETTINGS = (
     "fsync",
     "synchronous_commit",
@@ -89,6 +95,7 @@ def parse(doc: str | None, **sizes: Size) -> argparse.Namespace:
         kind = _numbers if isinstance(size.full, tuple) else type(size.full)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=told)
     options = parser.parse_args()
+    ends_by_exception()
     for name, size in sizes.items():
         if getattr(options, name) is None:
             setattr(options, name, size.quick if options.quick else size.short if options.short else size.full)
@@ -97,6 +104,19 @@ def parse(doc: str | None, **sizes: Size) -> argparse.Namespace:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(each) for each in text.replace("_", "").split(","))
+
+
+def rounds(options: argparse.Namespace, report: Report) -> Iterator[int]:
+    """As many as `options.rounds`, but none after the first that would probably end after `options.minutes`."""
+    begun, longest = time.monotonic(), 0.0
+    for n in range(options.rounds):
+        at = time.monotonic()
+        if at - begun + longest > options.minutes * 60:
+            report.note(f"{n} of {options.rounds} rounds, another would take it beyond {options.minutes:.0f} minutes")
+            break
+        yield n
+        longest = max(longest, time.monotonic() - at)
+        report.rows[0]["rounds"] = n + 1
 
 
 # Servers and members.
@@ -117,18 +137,20 @@ class Bench:
             "ROTA_LOG_LEVEL": "error",
             "PYTHONPATH": str(ROOT / "bench"),
         }
-        subprocess.run([ROTA, "migrate"], env=self.env, check=True, stdout=subprocess.DEVNULL)
+        output([ROTA, "migrate"], env=self.env)
         self.db = psycopg.connect(store, autocommit=True)
+        self._members: list[subprocess.Popen[bytes]] = []
 
     @contextmanager
     def member(self, *command: str) -> Iterator[int]:
-        """Runs a member meanwhile; gives its pid."""
+        """Runs a member meanwhile; gives its pid. One that ends by itself ends the bench, at the next wait."""
         process = subprocess.Popen([ROTA, *command], env=self.env)
+        self._members.append(process)
         try:
             yield process.pid
         finally:
-            process.terminate()
-            process.wait(60)
+            self._members.remove(process)
+            end(process)
 
     def lift_cap(self, runs: int, queue: str = QUEUE) -> None:
         """Lets so many runs be published and not begun; 20,000 by default."""
@@ -151,15 +173,79 @@ class Bench:
 
     def wait(self, what: str, reached: Callable[[], object], pause: float = 0.1) -> None:
         """Looks every `pause` seconds whether that is reached."""
-        end = time.monotonic() + PATIENCE
+        limit = time.monotonic() + PATIENCE
         while not reached():
-            if time.monotonic() > end:
-                raise SystemExit(f"bench: {what} was not reached within {PATIENCE:.0f} s")
+            for member in self._members:
+                if member.poll() is not None:
+                    raise SystemExit(f"bench: waiting for {what}: {member.args} ended with status {member.returncode}")
+            if time.monotonic() > limit:
+                raise SystemExit(f"bench: {what} was not reached within {PATIENCE:.0f} s; {self.standing()}")
             time.sleep(pause)
+
+    def standing(self) -> str:
+        """How many jobs, runs and ended runs there are."""
+        counts = {
+            table: self.value(f"select count(*) from rota.{table}") for table in ("job", "run", "dead", "history")
+        }
+        return ", ".join(f"{table} {count:,}" for table, count in counts.items())
 
     def wait_idle(self) -> None:
         """Until no run is alive and no job is due, by index."""
         self.wait("the end of all runs", lambda: not self.value(RUNS_LEFT) and not self.value(DUE_LEFT))
+
+
+def ends_by_exception() -> None:
+    """Whoever ends this process lets it take down what it has started."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Asks a process to end, and kills it where it does not within a minute."""
+    process.terminate()
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def output(command: Sequence[object], **options: Any) -> str:
+    """What a command prints; it fails with it, or when it takes longer than PATIENCE, and none of its children stays."""
+    words = list(map(str, command))
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True, **options) as process:
+        try:
+            told, _ = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise SystemExit(f"bench: {' '.join(words)} took longer than {PATIENCE:.0f} s") from None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        raise SystemExit(f"bench: {' '.join(words)} ended with status {process.returncode}, see above")
+    return told
+
+
+@contextmanager
+def broker(which: str) -> Iterator[None]:
+    """The broker of everything that is opened meanwhile, by a name of BROKERS."""
+    if which not in BROKERS:
+        raise SystemExit(f"bench: --rabbitmq {which}: give one of {', '.join(BROKERS)}")
+    if which == "own":
+        yield
+        return
+    root = Services(ROOT).rabbitmq4.root
+    server = Cluster(root, "bench") if which == "cluster" else RabbitMQ4(root, "bench")
+    before = {name: os.environ.get(name, "") for name in ("ROTA_TEST_BROKER", "ROTA_TEST_BROKER_MANAGEMENT")}
+    try:
+        try:
+            server.start()
+        except (Missing, NotReady) as error:
+            raise SystemExit(f"bench: --rabbitmq {which}: {error}") from None
+        os.environ |= {"ROTA_TEST_BROKER": server.url, "ROTA_TEST_BROKER_MANAGEMENT": server.management_url}
+        yield
+    finally:
+        os.environ |= before
+        server.destroy()
 
 
 @contextmanager
@@ -224,7 +310,7 @@ def server_pids(store: Postgres | None = None) -> dict[str, int]:
 
 @contextmanager
 def live_work(store: str, per_second: int) -> Iterator[None]:
-    """Submits jobs that are due now, evenly, until the end."""
+    """Submits jobs that are due now, evenly, until the end. Raises what a submit raised."""
     over = threading.Event()
 
     def submit() -> None:
@@ -235,13 +321,13 @@ def live_work(store: str, per_second: int) -> Iterator[None]:
                 due = max(due + 1 / per_second, time.monotonic() - 1)
                 over.wait(max(0.0, due - time.monotonic()))
 
-    thread = threading.Thread(target=submit)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as thread:
+        submitting = thread.submit(submit)
+        try:
+            yield
+        finally:
+            over.set()
+    submitting.result()
 
 
 # Figures.
@@ -305,7 +391,8 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, dict) and set(value) == {"median", "low", "high"}:
-        return f"{_cell(value['median'])} ({_cell(value['low'])} to {_cell(value['high'])})"
+        around = f" ({_cell(value['low'])} to {_cell(value['high'])})" if value["low"] < value["high"] else ""
+        return _cell(value["median"]) + around
     if isinstance(value, dict):
         return "\n".join(f"{name} {_cell(each)}" for name, each in value.items())
     if isinstance(value, list | tuple):
@@ -329,7 +416,11 @@ def _setting(server: str | None) -> dict[str, Any]:
         "python": platform.python_version(),
         "rota": version("rota"),
         "postgres": postgres,
-        "rabbitmq": {"server_version": overview["rabbitmq_version"], "erlang": overview["erlang_version"]},
+        "rabbitmq": {
+            "server_version": overview["rabbitmq_version"],
+            "erlang": overview["erlang_version"],
+            "nodes": len(_management().request("GET", "/api/nodes")),
+        },
         "libraries": {name: version(name) for name in LIBRARIES},
     }
 

@@ -63,7 +63,7 @@ def retention(bench: Bench, options: argparse.Namespace, report: Report) -> None
     table = day_table(day)
     report.note(f"storing {options.rows:,} rows of {day}")
     begun = time.perf_counter()
-    end(bench.db, options.rows, day)
+    end(bench.db, options.rows, day, report.note)
     loaded = time.perf_counter() - begun
     bench.db.execute("vacuum analyze rota.history")
     size = float(bench.value(SIZE_MB, table))

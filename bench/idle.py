@@ -28,7 +28,7 @@ def measure(bench: Bench, options: argparse.Namespace, report: Report, pids: dic
     """A while of nothing."""
     statements = Statements(bench.db)
     report.note(f"storing {options.stored:,} jobs")
-    store(bench.db, options.stored, due=False)
+    store(bench.db, options.stored, due=False, told=report.note)
     with ExitStack() as members:
         ours = {f"{kind} {n}": members.enter_context(bench.member(kind)) for n, kind in enumerate(KINDS, 1)}
         bench.wait(

@@ -18,10 +18,10 @@ import time
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from itertools import product
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from bare import Begins, Inserts
-from common import NAME, Bench, Report, Size, opened, parse, place, spread
+from common import NAME, PATIENCE, Bench, Report, Size, opened, parse, place, rounds, spread
 from handlers import at, noop
 from rota import Client
 from rota import at as when
@@ -36,9 +36,9 @@ LATENESS = (
 )
 CLOCK = "select extract(epoch from clock_timestamp())::float8"
 AHEAD_SECONDS = 3.0
-"""Between the end of storing and the first planned time."""
-START_SECONDS = 8.0
-"""What submitters may take to start and connect before it."""
+"""Between the end of storing, or of connecting, and the first planned time."""
+START_SECONDS = 60.0
+"""What submitters may take to start and connect."""
 
 
 def poisson(rate: float, seconds: float, rng: random.Random) -> list[float]:
@@ -50,38 +50,81 @@ def poisson(rate: float, seconds: float, rng: random.Random) -> list[float]:
     return times
 
 
-def arrive(
-    planned: list[float], options: argparse.Namespace, offset: float, submitter: Callable[..., Submitter], *where: str
-) -> None:
-    """Submits each arrival when its planned time (of the store's clock, `offset` ahead of ours) has come.
+class Shared(NamedTuple):
+    """What the submitting processes have in common."""
 
-    By several processes: whichever is free takes the next one. `submitter` and `where` make, in each of them, what submits.
+    taken: Any
+    """How many arrivals were taken."""
+    ready: Any
+    """Released by each that has connected."""
+    start: Any
+    """Gives to each when the first arrival is planned."""
+    offset: float
+    """How far the store's clock is ahead of ours, in seconds."""
+
+
+class Arrivals:
+    """Submits each arrival when its planned time has come, by several processes: whichever is free takes the next one.
+
+    `submitter` and `where` make, in each of them, what submits. All are connected before the first planned time.
     """
-    context = multiprocessing.get_context("spawn")
-    taken = context.Value("q", 0)
-    arguments = (planned, offset, taken, submitter, where)
-    processes = [context.Process(target=submit_all, args=arguments) for _ in range(options.submitters)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-        if process.exitcode:
-            raise SystemExit(f"bench: a submitter failed with exit status {process.exitcode}")
+
+    def __init__(self, bench: Bench, submitters: int, submitter: Callable[..., Submitter], *where: str) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._shared = Shared(
+            self._context.Value("q", 0), self._context.Semaphore(0), self._context.Queue(), offset_of(bench)
+        )
+        self._submitters, self._submitter, self._where = submitters, submitter, where
+        self._begun = time.monotonic()
+
+    def submit(self, times: list[float]) -> None:
+        """All of them, from now on: planned by the store's clock, `times` after a moment."""
+        taken, ready, start, offset = self._shared
+        arguments = (times, self._shared, self._submitter, self._where)
+        processes = [
+            self._context.Process(target=submit_all, args=arguments, daemon=True) for _ in range(self._submitters)
+        ]
+        try:
+            for process in processes:
+                process.start()
+            connected = 0
+            while connected < len(processes):
+                connected += ready.acquire(timeout=0.1)
+                self._check(processes, START_SECONDS, f"{connected} of {len(processes)} submitters have connected")
+            first = time.time() + offset + AHEAD_SECONDS
+            for _ in processes:
+                start.put(first)
+            seconds = AHEAD_SECONDS + times[-1] + PATIENCE
+            while any(process.is_alive() for process in processes):
+                time.sleep(0.1)
+                self._check(processes, START_SECONDS + seconds, f"{taken.value:,} of {len(times):,} arrivals")
+        finally:
+            for process in processes:
+                process.kill()
+
+    def _check(self, processes: list[Any], seconds: float, there: str) -> None:
+        """Ends the bench when a submitter has failed, or when it takes too long."""
+        if failed := [process.exitcode for process in processes if process.exitcode]:
+            raise SystemExit(f"bench: a submitter failed with exit status {failed[0]}; {there}")
+        if time.monotonic() > self._begun + seconds:
+            raise SystemExit(f"bench: submitters took longer than {seconds:.0f} s; {there}")
 
 
-def submit_all(
-    planned: list[float], offset: float, taken: Any, submitter: Callable[..., Submitter], where: tuple[str, ...]
-) -> None:
+def submit_all(times: list[float], shared: Shared, submitter: Callable[..., Submitter], where: tuple[str, ...]) -> None:
     """One submitter, in a process of its own."""
+    taken, ready, start, offset = shared
     with closing(submitter(*where)) as submitting:
+        ready.release()
+        first = start.get(timeout=START_SECONDS)
         while True:
             with taken.get_lock():
                 number = taken.value
                 taken.value += 1
-            if number >= len(planned):
+            if number >= len(times):
                 return
-            time.sleep(max(0.0, planned[number] - offset - time.time()))
-            submitting.submit(number, planned[number])
+            planned = first + times[number]
+            time.sleep(max(0.0, planned - offset - time.time()))
+            submitting.submit(number, planned)
 
 
 class Submitter(Protocol):
@@ -139,7 +182,7 @@ def stored(bench: Bench, options: argparse.Namespace, times: list[float]) -> lis
             client.submit_many(items[n : n + 1000])
         if bench.value(CLOCK) > start:
             raise SystemExit(f"bench: to store {len(times)} jobs took until they were due; give fewer --seconds")
-        time.sleep(start + options.seconds - bench.value(CLOCK))
+        time.sleep(max(0.0, start + options.seconds - bench.value(CLOCK)))
         bench.wait_idle()
     return [late for (late,) in bench.db.execute(LATENESS)]
 
@@ -147,20 +190,16 @@ def stored(bench: Bench, options: argparse.Namespace, times: list[float]) -> lis
 def live(bench: Bench, options: argparse.Namespace, times: list[float]) -> list[float]:
     """Each submitted when it is due."""
     with members(bench):
-        offset = offset_of(bench)
-        start = time.time() + offset + START_SECONDS
-        arrive([start + t for t in times], options, offset, Live, bench.store)
+        Arrivals(bench, options.submitters, Live, bench.store).submit(times)
         bench.wait_idle()
     return [late for (late,) in bench.db.execute(LATENESS)]
 
 
 def bare(bench: Bench, options: argparse.Namespace, times: list[float]) -> list[float]:
     """The same arrivals through the bare round trip."""
-    offset = offset_of(bench)
     with place(name=f"{NAME}_bare") as (store, broker), closing(Begins(store, broker)) as begins:
-        start = time.time() + offset + START_SECONDS
-        arrive([start + t for t in times], options, offset, Inserts, store, broker)
-        bench.wait("the last begin", lambda: begins.begun == len(times))
+        Arrivals(bench, options.submitters, Inserts, store, broker).submit(times)
+        begins.wait(len(times), PATIENCE)
         return begins.lateness()
 
 
@@ -175,30 +214,32 @@ def main() -> None:
     options = parse(
         __doc__,
         rates=Size((100, 1_000), (100, 1_000), (50, 200), "arrivals a second"),
-        seconds=Size(60.0, 15.0, 3.0, "of arrivals"),
+        seconds=Size(25.0, 10.0, 3.0, "of arrivals"),
         rounds=Size(3, 2, 1, "times that everything is measured"),
+        minutes=Size(12.0, 12.0, 12.0, "that it may take: no round is begun that would end later"),
         submitters=Size(4, 4, 4, "processes with a connection each, of live and bare"),
         seed=Size(1, 1, 1, "of the arrivals"),
     )
     report, rng = Report("lateness", options), random.Random(options.seed)
     found: dict[tuple[int, str], list[dict[str, float]]] = {}
-    for _, rate in product(range(options.rounds), options.rates):
-        times = poisson(rate, options.seconds, rng)
-        for way in (bare, stored, live):
+    times: list[float] = []
+    for _ in rounds(options, report):
+        for rate, way in product(options.rates, (bare, stored, live)):
+            times = poisson(rate, options.seconds, rng) if way is bare else times
             with opened() as bench:
                 late = way(bench, options, times)
             if len(late) != len(times):
                 raise SystemExit(f"bench: {len(times)} arrivals, {len(late)} begins")
             found.setdefault((rate, way.__name__), []).append(shares(late))
             report.note(f"{rate}/s {way.__name__}: {found[rate, way.__name__][-1]}")
-    for (rate, way), rounds in found.items():
+    for (rate, way_name), measured in found.items():
         beside = found[rate, "bare"]
         report.add(
             "begun minus planned",
             per_s=rate,
-            way=way,
-            **{name: spread((each[name] for each in rounds), 2) for name in SHARES},
-            p99_of_bare=spread((a["p99_ms"] / b["p99_ms"] for a, b in zip(rounds, beside, strict=True)), 2),
+            way=way_name,
+            **{name: spread((each[name] for each in measured), 2) for name in SHARES},
+            p99_of_bare=spread((a["p99_ms"] / b["p99_ms"] for a, b in zip(measured, beside, strict=True)), 2),
         )
     report.show()
 

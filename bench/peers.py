@@ -14,12 +14,11 @@ are installed into .rota/peers (bench/requirements-peers.txt); bench/peers/ has 
     make bench BENCH=peers
     make bench BENCH="peers --peers celery,dramatiq --only drain --rounds 1 --jobs 5000 --herd 2000"
 
-One JSON object a measurement, then a table, and last one object with what held. Compare ratios within one run.
+Compare ratios within one run. The last table tells where Rota is ahead, and whether the peer was measured at its best.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -34,22 +33,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from rich.console import Console
-from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "compose"))
 
 import common  # noqa: E402 - the servers below are found by the line above
-from servers import venv  # noqa: E402
-from servers.management import Management  # noqa: E402
+from servers import Missing, venv  # noqa: E402
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Sequence
 
 NAME = "rota_bench_peers"
 HERE = ROOT / "bench"
-PATIENCE = 600.0
 OURS = Path(sys.executable).parent
 REQUIREMENTS = HERE / "requirements-peers.txt"
 PEERS_PYTHON = ROOT / ".rota" / "peers" / "bin" / "python"
@@ -83,6 +79,30 @@ PEERS = [
     System("pgqueuer", 5.0, 9_300 / FLOOR_DRAINED),
 ]
 MEASURES = ("drain", "end_to_end", "herd")
+COLUMNS = {
+    "enqueue": "enqueue per_s",
+    "drain": "drain per_s",
+    "end_to_end": "end_to_end per_s",
+    "stored": "end_to_end_stored per_s",
+    "herd": "herd per_s",
+    "p50": "herd p50_ms",
+    "p99": "herd p99_ms",
+    "max": "herd max_ms",
+}
+RATIOS = {
+    "drain_of_floor": ("drain per_s", "drain per_s"),
+    "end_to_end_of_floor": ("end_to_end per_s", "end_to_end_stored per_s"),
+    "stored_of_floor": ("end_to_end_stored per_s", "end_to_end_stored per_s"),
+}
+CONTESTS = (
+    ("drain", "drain per_s", 1),
+    ("end_to_end", "end_to_end per_s", 1),
+    ("herd_rate", "herd per_s", 1),
+    ("herd_p50", "herd p50_ms", -1),
+    ("herd_p99", "herd p99_ms", -1),
+    ("herd_max", "herd max_ms", -1),
+)
+"""What Rota and a peer are compared in, and whether more is better."""
 
 
 class Place:
@@ -111,9 +131,8 @@ class Place:
 
     def ask(self, *words: object) -> Any:
         """What bench/peers/peer.py answers."""
-        command = [self._python, HERE / "peers" / "peer.py", self._system.module, *map(str, words)]
-        done = subprocess.run(command, env=self._env, cwd=HERE / "peers", stdout=subprocess.PIPE, text=True, check=True)
-        return json.loads(done.stdout.splitlines()[-1])
+        command = [self._python, HERE / "peers" / "peer.py", self._system.module, *words]
+        return json.loads(common.output(command, env=self._env, cwd=HERE / "peers").splitlines()[-1])
 
     @contextmanager
     def working(self, skip: int = 0) -> Iterator[None]:
@@ -139,22 +158,18 @@ class Place:
             for process in begun:
                 process.terminate()
             for process in begun:
-                try:
-                    process.wait(60)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+                common.end(process)
             self._running.remove(begun)
 
     def wait(self, jobs: int) -> float:
         """Until so many were handled, and settled where there is a store; returns when the last was."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + common.PATIENCE
         while self._count() < jobs:
             ended = [process.args for begun in self._running for process in begun if process.poll() is not None]
             if ended or time.monotonic() > end:
                 raise SystemExit(
                     f"bench: {self._system.name} handled {self._count()} of {jobs} jobs "
-                    + (f"and {ended} ended: " if ended else f"within {PATIENCE:.0f} s: ")
+                    + (f"and {ended} ended: " if ended else f"within {common.PATIENCE:.0f} s: ")
                     + self._log.read_text(errors="replace")[-2000:]
                 )
             time.sleep(0.1)
@@ -199,12 +214,14 @@ class Run:
     """What is measured, and what came out so far."""
 
     options: argparse.Namespace
+    report: common.Report
     figures: dict[tuple[str, str], list[float]] = field(default_factory=dict)
 
     def tell(self, system: str, measure: str, jobs: int, **figures: float) -> None:
-        """One line, and kept for the table."""
-        rounded = {key: round(value) if key.endswith("per_s") else round(value, 1) for key, value in figures.items()}
-        print(json.dumps({"bench": "peers", "system": system, "measure": measure, "jobs": jobs, **rounded}), flush=True)
+        """One measurement, kept for the table."""
+        self.report.note(
+            f"{system}, {measure} of {jobs:,}: { ({key: round(value, 1) for key, value in figures.items()}) }"
+        )
         for key, value in figures.items():
             self.figures.setdefault((system, f"{measure} {key}"), []).append(value)
 
@@ -221,18 +238,8 @@ class Run:
         """The floor's three figures, in a database and a vhost of its own: it drops tables."""
         jobs = self.jobs(ROTA)
         with common.place(name=NAME) as (store, broker):
-            command = [
-                sys.executable,
-                HERE / "floor" / "floor.py",
-                "--pg",
-                store,
-                "--amqp",
-                broker,
-                "--jobs",
-                str(jobs),
-            ]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        told = json.loads(done.stdout.splitlines()[-1])
+            command = [sys.executable, HERE / "floor" / "floor.py", "--pg", store, "--amqp", broker, "--jobs", jobs]
+            told = json.loads(common.output(command))
         self.tell("floor", "drain", jobs, per_s=told["drained"])
         self.tell("floor", "end_to_end_stored", jobs, per_s=told["end_to_end"])
 
@@ -300,10 +307,10 @@ def published(place: Place, jobs: int) -> None:
     """Until Rota's scheduler has handed all that was submitted to the broker; its cap on that is lifted."""
     with psycopg.connect(place.store, autocommit=True) as db:
         db.execute("update rota.queue set cap = greatest(cap, %s)", [2 * jobs])
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + common.PATIENCE
         while db.execute("select from rota.job limit 1").fetchone():
             if time.monotonic() > end:
-                raise SystemExit(f"bench: Rota did not publish {jobs} jobs within {PATIENCE:.0f} s")
+                raise SystemExit(f"bench: Rota did not publish {jobs} jobs within {common.PATIENCE:.0f} s")
             time.sleep(0.1)
     time.sleep(1)  # the last confirms
 
@@ -330,76 +337,34 @@ def versions(python: Path) -> dict[str, str]:
     return {name: found[name] for name in wanted if name in found}
 
 
-def parameters(options: argparse.Namespace, peers: Sequence[System]) -> dict[str, Any]:
-    """What the figures depend on."""
-    management = Management(os.environ["ROTA_TEST_BROKER"], os.environ.get("ROTA_TEST_BROKER_MANAGEMENT", ""))
-    with psycopg.connect(os.environ["ROTA_TEST_STORE"]) as db:
-        postgres = [db.execute(f"show {name}").fetchone() for name in ("server_version", "fsync", "synchronous_commit")]
-    return {
-        "bench": "peers",
-        "jobs": {system.name: jobs_of(system, options.jobs) for system in (ROTA, *peers)},
-        "herd": options.herd,
-        "rounds": options.rounds,
-        "cores": os.cpu_count(),
-        "python": sys.version.split()[0],
-        "postgres": dict(
-            zip(("version", "fsync", "synchronous_commit"), (row[0] for row in postgres if row), strict=True)
-        ),
-        "rabbitmq": management.request("GET", "/api/overview")["rabbitmq_version"],
-        "peers": versions(PEERS_PYTHON),
-    }
-
-
-def table(run: Run, systems: Sequence[System]) -> Table:
-    """Medians, with the lowest and the highest where there are several, and ratios to the floor."""
-    shown = Table(title=f"medians of {run.options.rounds} rounds (lowest to highest); jobs/s, herd lateness in ms")
-    columns = [
-        ("enqueue/s", "enqueue per_s", ""),
-        ("drain/s", "drain per_s", "drain per_s"),
-        ("end to end/s", "end_to_end per_s", "end_to_end_stored per_s"),
-        ("stored, end to end/s", "end_to_end_stored per_s", "end_to_end_stored per_s"),
-        ("herd p50", "herd p50_ms", ""),
-        ("p99", "herd p99_ms", ""),
-        ("max", "herd max_ms", ""),
-        ("herd/s", "herd per_s", ""),
-    ]
-    shown.add_column("system")
-    for title, _, _ in columns:
-        shown.add_column(title, justify="right")
+def table(run: Run, systems: Sequence[System]) -> None:
+    """A row for each system. Ratios are those of the medians."""
     for name in ("floor", *(system.name for system in systems)):
-        cells = [cell(run, name, what, floor) for _, what, floor in columns]
-        shown.add_row(name, *cells)
-    return shown
+        row: dict[str, Any] = {}
+        for column, figure in COLUMNS.items():
+            if found := run.figures.get((name, figure)):
+                row[column] = common.spread(found)
+        for column, (figure, floor) in RATIOS.items():
+            mine, below = run.median(name, figure), run.median("floor", floor)
+            if name != "floor" and mine and below:
+                row[column] = round(mine / below, 3)
+        run.report.add("jobs/s, herd in ms", system=name, **row)
 
 
-def cell(run: Run, system: str, what: str, floor: str) -> str:
-    """A median, its spread, and its ratio to that of the floor."""
-    found = run.figures.get((system, what))
-    if not found:
-        return ""
-    middle = statistics.median(found)
-    spread = f" ({min(found):,.0f} to {max(found):,.0f})" if len(found) > 1 else ""
-    below = run.median("floor", floor) if system != "floor" else None
-    return f"{middle:,.0f}{spread}" + (f" {middle / below:.2f} of the floor" if below else "")
-
-
-def verdict(run: Run, peers: Sequence[System]) -> dict[str, Any]:
+def verdict(run: Run, peers: Sequence[System]) -> None:
     """What has to hold, for each peer: Rota is ahead, and the peer was measured at what it can do."""
-    told: dict[str, Any] = {"bench": "peers", "verdict": {}}
     for peer in peers:
-        lines: dict[str, Any] = {}
-        for what, better in (("drain per_s", 1), ("end_to_end per_s", 1), ("herd p99_ms", -1)):
-            ours, theirs = run.median("rota", what), run.median(peer.name, what)
+        row: dict[str, Any] = {}
+        for name, figure, better in CONTESTS:
+            ours, theirs = run.median("rota", figure), run.median(peer.name, figure)
             if ours is not None and theirs is not None:
-                name = what.partition(" ")[0]
-                lines[name] = {"ahead": (ours - theirs) * better > 0, "rota_to_peer": round(ours / theirs, 3)}
+                row[name] = f"{'ahead' if (ours - theirs) * better > 0 else 'BEHIND'}, {ours / theirs:.3g} times"
         floor, drained = run.median("floor", "drain per_s"), run.median(peer.name, "drain per_s")
         if floor and drained and peer.known:
-            ratio = drained / floor
-            lines["to_floor"] = {"now": round(ratio, 3), "on_record": round(peer.known, 3)}
-            lines["to_floor"]["holds"] = ratio >= WITHIN * peer.known
-        told["verdict"][peer.name] = lines
-    return told
+            row["drain_of_floor"] = round(drained / floor, 3)
+            row["on_record"] = round(peer.known, 3)
+            row["measured_at_its_best"] = drained / floor >= WITHIN * peer.known
+        run.report.add("Rota against it", peer=peer.name, **row)
 
 
 def jobs_of(system: System, jobs: int) -> int:
@@ -407,51 +372,55 @@ def jobs_of(system: System, jobs: int) -> int:
     return max(100, round(jobs * system.share))
 
 
-def options() -> argparse.Namespace:
-    """The command line."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--jobs", type=int, default=20_000, help="of which each system gets its share")
-    arguments.add_argument("--herd", type=int, default=20_000, help="jobs for the same second, the same for all")
-    arguments.add_argument("--rounds", type=int, default=2, help="alternations")
-    arguments.add_argument("--peers", default=",".join(peer.name for peer in PEERS))
-    arguments.add_argument("--only", default=",".join(MEASURES))
-    found = arguments.parse_args()
-    found.only = chosen(arguments, "--only", found.only, MEASURES)
-    found.peers = chosen(arguments, "--peers", found.peers, [peer.name for peer in PEERS])
-    return found
-
-
-def chosen(arguments: argparse.ArgumentParser, name: str, text: str, known: Sequence[str]) -> list[str]:
+def chosen(name: str, text: str, known: Sequence[str]) -> list[str]:
     """The words of a list, in the order of `known`."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if wrong := [word for word in words if word not in known]:
-        arguments.error(f"{name}: {', '.join(wrong)}: give some of {', '.join(known)}")
+        raise SystemExit(f"bench: {name} {', '.join(wrong)}: give some of {', '.join(known)}")
     return [word for word in known if word in words]
 
 
 def measure(run: Run, peers: Sequence[System]) -> None:
     """One round."""
-    only = run.options.only
-    if "drain" in only or "end_to_end" in only:
-        run.floor()
-    if "end_to_end" in only:
-        run.end_to_end_stored()
-    for what in only:
+    for what in run.options.only:
+        if what != "herd":
+            run.floor()
+        if what == "end_to_end":
+            run.end_to_end_stored()
         for system in (ROTA, *peers):
             getattr(run, what)(system)
 
 
 def main() -> None:
     """Parses and measures."""
-    given = options()
-    peers = [peer for peer in PEERS if peer.name in given.peers]
-    venv.ensure_tools(PEERS_PYTHON.parent.parent, REQUIREMENTS)
-    print(json.dumps(parameters(given, peers)), flush=True)
-    run = Run(given)
-    for _ in range(given.rounds):
+    names = ",".join(peer.name for peer in PEERS)
+    options = common.parse(
+        __doc__,
+        jobs=common.Size(10_000, 4_000, 400, "of which each system gets its share"),
+        herd=common.Size(20_000, 5_000, 400, "jobs for the same second, the same for all"),
+        rounds=common.Size(3, 1, 1, "times that everything is measured"),
+        minutes=common.Size(25.0, 25.0, 25.0, "that it may take: no round is begun that would end later"),
+        peers=common.Size(names, names, names, "which"),
+        only=common.Size(*(",".join(MEASURES),) * 3, "which measures"),
+    )
+    options.peers = chosen("--peers", options.peers, names.split(","))
+    options.only = chosen("--only", options.only, MEASURES)
+    peers = [peer for peer in PEERS if peer.name in options.peers]
+    try:
+        venv.ensure_tools(PEERS_PYTHON.parent.parent, REQUIREMENTS)
+    except Missing as error:
+        raise SystemExit(f"bench: the peers are not measured: {error}") from None
+    report = common.Report("peers", options)
+    report.rows[0] |= {
+        "jobs": {system.name: jobs_of(system, options.jobs) for system in (ROTA, *peers)},
+        "peers": versions(PEERS_PYTHON),
+    }
+    run = Run(options, report)
+    for _ in common.rounds(options, report):
         measure(run, peers)
-    Console(width=200).print(table(run, [ROTA, *peers]))
-    print(json.dumps(verdict(run, peers)), flush=True)
+    table(run, [ROTA, *peers])
+    verdict(run, peers)
+    report.show()
 
 
 if __name__ == "__main__":

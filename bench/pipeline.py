@@ -7,12 +7,13 @@ first claim to the last finish, without the start of processes on both sides.
 
     make bench BENCH=pipeline
     make bench BENCH="pipeline --jobs 20000 --rounds 5 --workers 1"
+    make bench BENCH="pipeline --rabbitmq 4"           on a node of RabbitMQ 4
+    make bench BENCH="pipeline --rabbitmq cluster"     on three, every message on each
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from contextlib import ExitStack, closing
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pika
 import psycopg
-from common import NAME, QUEUE, ROOT, Bench, Report, Size, opened, parse, place, spread
+from common import NAME, QUEUE, ROOT, Bench, Report, Size, broker, opened, output, parse, place, rounds, spread
 from handlers import anoop, noop
 from rota.sched.broker.topology import work_queue
 
@@ -42,7 +43,7 @@ def floor(options: argparse.Namespace) -> dict[str, float]:
     with place(name=f"{NAME}_floor") as (store, broker):
         command = [sys.executable, str(FLOOR), "--pg", store, "--amqp", broker, "--jobs", str(options.jobs)]
         command += ["--batch", str(options.batch)]
-        told: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        told: dict[str, float] = json.loads(output(command))
         with psycopg.connect(store) as db:
             (rate,) = db.execute(FLOOR_SPAN).fetchone() or (0.0,)
     return {**told, "end_to_end": rate, "end_to_end_own": told["end_to_end"]}
@@ -120,18 +121,26 @@ class Depth:
 
 
 def main() -> None:
-    """Floor and product in turns, each kind of product right behind a floor of its own."""
+    """Parses and measures."""
     options = parse(
         __doc__,
         jobs=Size(60_000, 30_000, 3_000, "no-op jobs"),
         rounds=Size(5, 2, 1, "times that everything is measured"),
+        minutes=Size(20.0, 20.0, 20.0, "that it may take: no round is begun that would end later"),
         workers=Size((1, 2), (1, 2), (1, 2), "worker processes"),
         batch=Size(500, 500, 500, "of floor and product"),
         concurrency=Size(16, 16, 16, "of a worker"),
+        rabbitmq=Size("own", "own", "own", "own, 4 or cluster"),
     )
+    with broker(options.rabbitmq):
+        measure(options)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Floor and product in turns, each kind of product right behind a floor of its own."""
     report = Report("pipeline", options)
     figures: dict[tuple[str, int], list[tuple[dict[str, float], dict[str, float]]]] = {}
-    for _ in range(options.rounds):
+    for _ in rounds(options, report):
         for kind, workers in product(HANDLERS, options.workers):
             beside = floor(options)
             report.note(f"floor {beside}")

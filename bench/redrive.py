@@ -11,14 +11,13 @@ executed twice and how many never.
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common import PATIENCE, ROTA, Report, Size, live_work, opened, parse
+from common import PATIENCE, ROTA, Report, Size, live_work, opened, output, parse
 
 if TYPE_CHECKING:
     import argparse
@@ -56,10 +55,10 @@ def measure(bench: Bench, marks: Path, options: argparse.Namespace, report: Repo
         (begun,) = db.execute("select clock_timestamp()").fetchone() or ()
         began = time.monotonic()
         command = [ROTA, "redrive", "--queue", "bench", "--rate", f"{options.rate}/s", "--json"]
-        told = subprocess.run(command, env=bench.env, check=True, stdout=subprocess.PIPE, text=True).stdout
+        told = output(command, env=bench.env)
         seconds = time.monotonic() - began
         end = time.monotonic() + PATIENCE
-        while (db.execute(BEGUN).fetchone() or (0,))[0] < runs and time.monotonic() < end:
+        while bench.value(BEGUN) < runs and time.monotonic() < end:  # what is lost never comes
             time.sleep(1)
     count, span, _, last = db.execute(BEGUN).fetchone() or (0, 0.0, None, None)
     executions = Counter(marks.read_text().split())

@@ -116,7 +116,7 @@ def series(report: Report, options: argparse.Namespace, bench: Bench, statements
     first: dict[str, Any] = {}
     there = 0
     for stored in sorted(options.stored):
-        store(bench.db, stored - there, due=False)
+        store(bench.db, stored - there, due=False, told=report.note)
         there = stored
         store(bench.db, options.claim, due=True)
         found = measure(bench, statements, claims, options.claim)
@@ -125,7 +125,7 @@ def series(report: Report, options: argparse.Namespace, bench: Bench, statements
     first = {}
     for backlog in sorted(options.backlog):
         bench.db.execute("truncate rota.job")
-        store(bench.db, backlog, due=True)
+        store(bench.db, backlog, due=True, told=report.note)
         found = measure(bench, statements, claims, min(backlog, options.claim))
         first = first or found
         report.add("jobs due", due=backlog, **found, **ratios(found, first))

@@ -17,7 +17,7 @@ from rota.sched.app import check_args
 from rota.sched.durations import utc
 from rota.sched.errors import Refused, UsageError
 from rota.sched.ids import RunKey, short, split_run
-from rota.sched.store.values import DeadBatch, DeadFilter, Redrive
+from rota.sched.store.values import PORTION, DeadBatch, DeadFilter, Redrive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 ALIVE = "it is alive again, and its old death is kept: see `rota show`; `rota discard` settles the old death"
 AHEAD = 2.0
 """Seconds that a redrive is ahead of the runs that it spreads, at least."""
-PAUSE = 0.25
+PAUSE = 0.05
 """Seconds between its portions when it is: at full speed it would take the store from the work that goes on meanwhile."""
-NAMED_AT_ONCE = 500
-"""Most runs that are asked for by name in one transaction."""
+PACED = 100
+"""The portion where a rate was asked for, up to PACED / PAUSE a second: what goes on meanwhile waits for a portion."""
 
 
 @dataclass(slots=True)
@@ -119,7 +119,10 @@ def redriving(  # noqa: PLR0913 - the words of the request
     dry_run: bool = False,
 ) -> Plan[DeadResult]:
     """Runs dead runs again. New arguments are checked against what handlers announced."""
-    spacing = timedelta(seconds=1 / how.per_second if how.per_second else 0.0)
+    rate = how.per_second
+    spacing = timedelta(seconds=1 / rate if rate else 0.0)
+    if rate:
+        which = replace(which, portion=max(PACED, min(PORTION, round(rate * PAUSE))))
 
     def take(portion: DeadFilter, before: DeadBatch) -> Transaction[DeadBatch]:
         nonlocal how
@@ -167,7 +170,7 @@ def _walk(  # noqa: PLR0913 - what a walk joins
         misfits = yield from _misfits(store, survey, json.loads(args))
         which = replace(which, handlers=[name for name in survey.handlers if name not in misfits])
     which = replace(which, until=min(which.until or survey.now, survey.now))
-    todo = [replace(which, keys=keys[n : n + NAMED_AT_ONCE]) for n in range(0, len(keys), NAMED_AT_ONCE)] or [which]
+    todo = [replace(which, keys=keys[n : n + which.portion]) for n in range(0, len(keys), which.portion)] or [which]
     while todo:
         if which.limit is not None and len(result.runs) >= which.limit:
             result.more = result.more or (yield from _any_left(store, todo))
@@ -245,8 +248,8 @@ def _explain(store: Store, keys: Sequence[RunKey], result: DeadResult) -> Plan[N
     told = {*result.runs, *result.spared, *result.refused, *result.elsewhere}
     missing = [key for key in keys if key not in told]
     where: dict[RunKey, str | None] = {}
-    for n in range(0, len(missing), NAMED_AT_ONCE):
-        where |= yield store.whereabouts(missing[n : n + NAMED_AT_ONCE])
+    for n in range(0, len(missing), PORTION):
+        where |= yield store.whereabouts(missing[n : n + PORTION])
     result.refused.update({key: _why(key, where[key], result) for key in missing})
 
 

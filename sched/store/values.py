@@ -292,13 +292,17 @@ class DeadPlace(NamedTuple):
     key: RunKey
 
 
+PORTION = 500
+"""Most dead runs that one transaction looks at, or is given by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
     """Which dead runs: keys, or everything that fits all of `queue`, `handler`, `tenant`, `error`, `since`, `until`.
 
     `error` is text within reason or errors, `since` and `until` are instants of death, both included. `max_redrives`: those
     that were redriven so often already are left alone. `handlers`: only those of these handlers. `limit` at most are taken,
-    the oldest first; `after`: from there on.
+    the oldest first; `after`: from there on. `portion`: so many are looked at in one transaction, at most.
     """
 
     keys: Sequence[RunKey] = ()
@@ -312,6 +316,7 @@ class DeadFilter:
     handlers: Sequence[str] | None = None
     limit: int | None = None
     after: DeadPlace | None = None
+    portion: int = PORTION
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from urllib.parse import urlsplit, urlunsplit
 import clocks
 import psycopg
 from app import prepare
-from cluster import Cluster
 from crew import Crew, end_left_over
 from proxy import Proxy
 from rota.sched.ids import PARTITIONS
 from servers import Missing, NotReady, Postgres, RabbitMQ, signals
+from servers.cluster import Cluster
 from servers.instance import remove
 
 if TYPE_CHECKING:

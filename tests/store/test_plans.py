@@ -142,6 +142,20 @@ def test_a_table_that_grew_since_its_statistics_were_taken_costs_its_batches_no_
         assert read <= 3 * len(rows), txn.name
 
 
+def test_a_new_store_claims_as_fast_as_an_old_one(house):
+    """Statistics were made when next to nothing was stored, and then comes what the store is for. Without SAME_JOB, which
+    the statement that applies the plan of recurring jobs has too, each claim compared each of its jobs with all that are stored.
+    """
+    member = house.join()
+    house.sql(JOBS, "mail", 0, 300)
+    house.sql("delete from rota.job")
+    house.sql("analyze rota.job")
+    house.sql(JOBS, "mail", 0, 20_000)
+    plan = Plan(house, house.store.claim(member, house.lanes(["mail"]), 500, 100))
+    read = sum(n["Actual Rows"] * n["Actual Loops"] for n in plan.nodes() if n.get("Relation Name") == "job")
+    assert 500 <= read <= 3 * 500
+
+
 def test_what_every_attempt_of_a_run_changes_is_in_no_index(house):
     """So begin, retry and marks of followers are heap-only updates. `ready_at` is null for all but a few."""
     rows = house.sql(

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from rota.sched import context  # noqa: TC002 - annotations of handlers are read at run time
 from rota.sched.app import App
 from rota.sched.errors import UsageError
-from rota.sched.signature import args_schema, check_args, parameters, wants_context
+from rota.sched.signature import args_schema, check_args, parameters, surely_fits, wants_context
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -212,3 +212,42 @@ def test_a_value_is_either_taken_or_refused_as_usage(value):
     except UsageError:
         return
     check_args(send.schema, args, "send")
+
+
+def shapes(
+    a: int,
+    b: float = 0,
+    c: str | None = None,
+    d: bool = False,  # noqa: FBT001, FBT002 - users write these too
+    e: list[int] | None = None,
+    f: dict[str, float | str] = {},  # noqa: B006 - users write these too
+    g: list[dict[str, list[bool]]] = [],  # noqa: B006
+    h: Literal["x", 1] = 1,
+    i: list = [],  # noqa: B006
+    j: Any = None,
+): ...
+
+
+plain = st.none() | st.booleans() | st.integers(0, 3) | st.floats(0, 3) | st.sampled_from("xy")
+fitting = (
+    plain | st.lists(plain, max_size=2) | st.dictionaries(st.sampled_from("kl"), plain | st.lists(plain), max_size=2)
+)
+
+
+@given(st.dictionaries(st.sampled_from("abcdefghijk"), fitting, max_size=5))
+def test_what_surely_fits_does(args):
+    schema = schema_of(shapes)
+    valid = Draft202012Validator(schema).is_valid(args)
+    assert valid or not surely_fits(schema)(args)
+
+
+def test_usual_arguments_are_known_to_fit_at_a_glance():
+    fits = surely_fits(schema_of(shapes))
+    assert fits({"a": 1})
+    assert fits(
+        {"a": 1, "b": 1.5, "c": None, "d": True, "e": [1, 2], "f": {"k": "v", "l": 1.0}, "g": [{"k": [True]}], "i": [0]}
+    )
+    assert not fits({})
+    assert not fits({"a": True})
+    assert not fits({"a": 1, "k": 1})
+    assert not fits({"a": 1, "e": ["x"]})

@@ -1,6 +1,6 @@
 """Dead runs, chosen, redriven and discarded: portions of a walk along the dead, the oldest first.
 
-A statement looks at PORTION rows at most and locks only those it takes, so that 100,000 dead runs hold up nobody: it says
+A statement looks at `DeadFilter.portion` rows at most and locks only those it takes, so that 100,000 dead runs hold up nobody: it says
 how far it got, and the next one goes on from there. What somebody else has locked is passed by, so two commands at once
 take each run once.
 """
@@ -17,9 +17,6 @@ from rota.sched.store.values import DeadBatch, DeadFilter, DeadPlace, DeadSurvey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-PORTION = 500
-"""Most dead runs that one transaction looks at."""
 
 _ORDER = "died_at, job_id, scheduled_for"
 
@@ -40,8 +37,8 @@ _PORTION = f"""looked as materialized (
     where queue = q.name and {_CHEAP}
       and (%(after_id)s::uuid is null or (
         died_at >= %(after_at)s and ({_ORDER}) > (%(after_at)s, %(after_id)s::uuid, %(after_tick)s::timestamptz)))
-    order by {_ORDER} limit {PORTION}) d
-  order by {_ORDER} limit {PORTION}
+    order by {_ORDER} limit %(portion)s) d
+  order by {_ORDER} limit %(portion)s
 )"""
 
 _NAMED = f"""looked as materialized (
@@ -236,6 +233,7 @@ def _params(which: DeadFilter) -> dict[str, Any]:
         "after_at": after and after.died_at,
         "after_id": after and after.key.job_id,
         "after_tick": after and after.key.scheduled_for,
+        "portion": which.portion,
         "limit": which.limit,
     }
 
@@ -256,7 +254,7 @@ def _batch(which: DeadFilter, rows: Sequence[tuple[Any, ...]]) -> DeadBatch:
         elsewhere=found.get("elsewhere", []),
         more=bool(found.get("more")),
         looked=looked,
-        last=last if looked >= PORTION and not which.keys else None,
+        last=last if looked >= which.portion and not which.keys else None,
         ready_until=ready_until,
         ahead=ahead or 0.0,
     )

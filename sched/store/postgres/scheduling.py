@@ -12,7 +12,7 @@ from rota.sched.errors import RotaError, Superseded
 from rota.sched.message import ARGS_INLINE
 from rota.sched.model import Dispatch
 from rota.sched.store.postgres.submission import CANCEL_RUNS
-from rota.sched.store.postgres.text import LIVE_MEMBER, SAME_RUN, array, quoted, tick
+from rota.sched.store.postgres.text import LIVE_MEMBER, SAME_JOB, SAME_RUN, array, quoted, tick
 from rota.sched.store.postgres.turns import abreast, release
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Claimed, Lanes, Look, Readied, Served
@@ -55,8 +55,8 @@ due as materialized (
   limit %(limit)s
 ),
 gone as (
-  delete from rota.job j using due where j.id = due.id and due.schedule is null
-  returning due.n, j.*
+  delete from rota.job j using due x where {SAME_JOB} and x.schedule is null
+  returning x.n, j.*
 ),
 live as (
   insert into rota.run (job_id, scheduled_for, part, state, dispatch, scheduler, queue, handler, tenant, args, policy,
@@ -86,15 +86,15 @@ ADVANCE = f"""
 with fired as (
   insert into rota.run (job_id, scheduled_for, part, state, dispatch, scheduler, queue, handler, tenant, args, policy,
     due_at, claimed_at, expires_at, catchup, missed, followed)
-  select j.id, f.at, j.part, case when f.waits then 'buffered' else 'waiting' end,
-    case when f.waits then 0 else nextval('rota.number') end, case when not f.waits then %(member)s::bigint end,
-    j.queue, j.handler, j.tenant, j.args, j.policy, due.at, now(), {_expires("due.at")}, f.catchup, f.missed,
+  select j.id, x.at, j.part, case when x.waits then 'buffered' else 'waiting' end,
+    case when x.waits then 0 else nextval('rota.number') end, case when not x.waits then %(member)s::bigint end,
+    j.queue, j.handler, j.tenant, j.args, j.policy, due.at, now(), {_expires("due.at")}, x.catchup, x.missed,
     j.id = any(%(followed)s::uuid[])
   from unnest(%(fire_ids)s::uuid[], %(fire_at)s::timestamptz[], %(fire_catchup)s::boolean[], %(fire_missed)s::int[],
-    %(fire_waits)s::boolean[]) with ordinality f(id, at, catchup, missed, waits, n)
-  join rota.job j on j.id = f.id
-  cross join lateral (select case when f.at = j.scheduled_for then j.next_run_at else f.at end as at) due
-  order by f.n
+    %(fire_waits)s::boolean[]) with ordinality x(id, at, catchup, missed, waits, n)
+  join rota.job j on {SAME_JOB}
+  cross join lateral (select case when x.at = j.scheduled_for then j.next_run_at else x.at end as at) due
+  order by x.n
   on conflict do nothing
   returning *
 ),
@@ -105,23 +105,23 @@ marked as (
 skipped as (
   insert into rota.history (ended_at, job_id, scheduled_for, outcome, reason, queue, handler, tenant, args, attempt,
     losses, due_at)
-  select clock_timestamp(), j.id, s.at, 'skipped', s.reason, j.queue, j.handler, j.tenant, j.args, 0, 0, s.at
-  from unnest(%(skip_ids)s::uuid[], %(skip_at)s::timestamptz[], %(skip_reasons)s::text[]) s(id, at, reason)
-  join rota.job j on j.id = s.id
+  select clock_timestamp(), j.id, x.at, 'skipped', x.reason, j.queue, j.handler, j.tenant, j.args, 0, 0, x.at
+  from unnest(%(skip_ids)s::uuid[], %(skip_at)s::timestamptz[], %(skip_reasons)s::text[]) x(id, at, reason)
+  join rota.job j on {SAME_JOB}
 ),
 moved as (
-  update rota.job j set scheduled_for = m.next, next_run_at = m.due, runs_left = j.runs_left - m.runs, missed = m.missed
+  update rota.job j set scheduled_for = x.next, next_run_at = x.due, runs_left = j.runs_left - x.runs, missed = x.missed
   from unnest(%(move_ids)s::uuid[], %(move_next)s::timestamptz[], %(move_due)s::timestamptz[], %(move_runs)s::int[],
-    %(move_missed)s::int[]) m(id, next, due, runs, missed)
-  where j.id = m.id
+    %(move_missed)s::int[]) x(id, next, due, runs, missed)
+  where {SAME_JOB}
 ),
 over as (
   delete from rota.job where id = any(%(over_ids)s::uuid[])
 ),
 broken as (
-  update rota.job j set paused = true, paused_reason = b.reason
-  from unnest(%(broken_ids)s::uuid[], %(broken_reasons)s::text[]) b(id, reason)
-  where j.id = b.id
+  update rota.job j set paused = true, paused_reason = x.reason
+  from unnest(%(broken_ids)s::uuid[], %(broken_reasons)s::text[]) x(id, reason)
+  where {SAME_JOB}
 )
 select {_DISPATCH} from fired where state = 'waiting'
 """

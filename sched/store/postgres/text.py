@@ -91,3 +91,6 @@ SAME_RUN = "(r.job_id, r.scheduled_for) >= (x.id, x.tick) and (r.job_id, r.sched
 Written with `=`, after an ANALYZE of a nearly empty table that then grew, it read the whole index once and compared every row
 with every name: 2 s instead of 2 ms for 128 of 20,000 runs.
 """
+
+SAME_JOB = "j.id >= x.id and j.id <= x.id"
+"""That job `j` is the one that `x` names, for the same reason: 20,000 jobs into a new store were claimed at 350/s."""

@@ -41,6 +41,11 @@ class Cluster:
         """Of the node that lives as long as the cluster does."""
         return self.nodes[0].url
 
+    @property
+    def management_url(self) -> str:
+        """The management API of that node."""
+        return self.nodes[0].management_url
+
     def start(self) -> None:
         """Installs it once, and starts all nodes together: each waits for the others. Raises `Missing`, `NotReady`."""
         install(self._root)
