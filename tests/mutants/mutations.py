@@ -461,7 +461,7 @@ MUTATIONS = (
         (
             Edit(
                 SCHEDULING,
-                "  delete from rota.job j using due where j.id = due.id and due.schedule is null\n  returning due.n, j.*",
+                "  delete from rota.job j using due x where {SAME_JOB} and x.schedule is null\n  returning due.n, j.*",
                 "  select due.n, j.* from rota.job j join due on j.id = due.id and due.schedule is null",
             ),
         ),
@@ -590,13 +590,13 @@ MUTATIONS = (
     Mutation(
         "more-runs-than-max-runs",
         0,
-        (Edit(SCHEDULING, "runs_left = j.runs_left - m.runs", "runs_left = j.runs_left"),),
+        (Edit(SCHEDULING, "runs_left = j.runs_left - x.runs", "runs_left = j.runs_left"),),
         (CONFORMANCE + "test_a_job_with_max_runs_ends_after_so_many",),
     ),
     Mutation(
         "missed-ticks-are-forgotten-by-the-next-claim",
         0,
-        (Edit(SCHEDULING, "missed = m.missed", "missed = 0"),),
+        (Edit(SCHEDULING, "missed = x.missed", "missed = 0"),),
         (CONFORMANCE + "test_ticks_that_an_overlap_skipped_are_counted_until_one_runs",),
     ),
     # What ends otherwise.
