@@ -80,13 +80,19 @@ class LaneBook:
         lanes = [(part, queue) for part in self.parts for queue in sorted(queues)]
         if lanes == list(self._lanes):
             return False
-        old, self._lanes = self._lanes, {}
-        for lane in lanes:
-            self._lanes[lane] = old.get(lane) or _Lows()
+        old, self._lanes = self._lanes, {lane: self._lanes.get(lane) or _Lows() for lane in lanes}
         return not self._lanes.keys() <= old.keys()
 
     def __len__(self) -> int:
         return len(self._lanes)
+
+    @property
+    def seen(self) -> dict[str, str]:
+        """By queue, below what nothing is left in any of its lanes: for the member row. The heartbeat's thread reads it."""
+        found: dict[str, datetime] = {}
+        for (_, queue), lows in list(self._lanes.items()):
+            found[queue] = min(found.get(queue, lows.seen), lows.seen)
+        return {queue: at.isoformat() for queue, at in found.items() if at > START}
 
     def lower(self, queue: str, at: datetime) -> None:
         """Something of this queue that is due from then on may have been passed by."""
@@ -172,8 +178,7 @@ class LaneBook:
         """A clock that was set back sets due what lies below the watermarks: then they start over."""
         if now < self._latest:
             self._marks.clear()
-            for lane in self._lanes:
-                self._lanes[lane] = _Lows()
+            self._lanes = {lane: _Lows() for lane in self._lanes}
         self._latest = now
 
 

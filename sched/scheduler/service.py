@@ -337,6 +337,7 @@ class Scheduler:
             degraded.append("numbers_back")
         self._stats.set("degraded", degraded)
         self._stats.set("queues", self._depths.figures())
+        self._stats.set("seen", self._lanes.seen)
         self._stats.set("parked", self._depths.parked)
         self._stats.set("unconfirmed", len(dispatcher.outstanding) if dispatcher else 0)
         return self._stats.to_json()

@@ -461,7 +461,7 @@ MUTATIONS = (
         (
             Edit(
                 SCHEDULING,
-                "  delete from rota.job j using due x where {SAME_JOB} and x.schedule is null\n  returning due.n, j.*",
+                "  delete from rota.job j using due x where {SAME_JOB} and x.schedule is null\n  returning x.n, j.*",
                 "  select due.n, j.* from rota.job j join due on j.id = due.id and due.schedule is null",
             ),
         ),

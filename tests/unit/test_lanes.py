@@ -222,3 +222,13 @@ def test_what_is_told_to_be_late_lowers_the_watermarks_of_its_queue():
         assert [low == late for low in lanes.lows] == [queue == "slow" for queue in lanes.queues]
     book.lower("slow", NOW)
     assert min(book.walk().lows) == late
+
+
+def test_what_is_told_of_a_queue_holds_for_all_its_lanes():
+    book = a_book()
+    assert book.seen == {}
+    looked(book, NOW, 10)
+    looked(book, NOW + 5 * SECOND, 11, due=[(1, "mail", NOW - timedelta(hours=1))])
+    assert book.seen == {"mail": (NOW - timedelta(hours=1)).isoformat(), "slow": (NOW - TRAIL).isoformat()}
+    book.set([2], ["mail"])
+    assert book.seen == {"mail": (NOW - TRAIL).isoformat()}
