@@ -88,7 +88,7 @@ def sample(found: Mapping[str, Counted], seconds: float) -> dict[str, Any]:
         "recovery": total(found, RECOVERY)._replace(calls=found.get("orphans", Counted()).calls),
         "reconciler": found.get("lost", Counted()),
         "status": of_status(found),
-        "next_due": found.get("next_due", Counted()),
+        "next_due": found.get("sleep", Counted()),
         "owned": found.get("owned", Counted()),
     }
     return {

@@ -7,6 +7,7 @@ until the next look, and one that anybody else publishes costs a look.
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 from rota.sched.broker.messages import Outgoing
 from rota.sched.broker.topology import CONTROL
@@ -18,6 +19,20 @@ CANCEL_CALL = "!cancel "
 
 SHARE_CALL = "!share"
 """A notification of the store: partitions are free, whoever wants more shall look."""
+
+
+FROM_CALL = "!from "
+"""Begins a notification of the store: a queue, and the time from which on something of it may have been passed by."""
+
+
+def from_call(note: str) -> tuple[str, datetime] | None:
+    """The queue and the time of the store, if a notification tells of what may have been passed by."""
+    try:
+        seconds, queue = note.removeprefix(FROM_CALL).split(" ", 1)
+        at = datetime.fromtimestamp(int(seconds), UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return (queue, at) if note.startswith(FROM_CALL) else None
 
 
 def cancel_call(note: str) -> str | None:

@@ -65,7 +65,12 @@ class Trust:
     @property
     def held(self) -> bool:
         """False: begin and publish nothing until the next heartbeat gets through."""
-        return now() < self._until
+        return self.left > 0
+
+    @property
+    def left(self) -> float:
+        """For how long it is held if no heartbeat gets through, in seconds."""
+        return self._until - now()
 
 
 async def join(store: Store, link: AsyncLink, kind: Kind, lease: float) -> tuple[int, Trust]:

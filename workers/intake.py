@@ -45,6 +45,7 @@ UNKNOWN_SECONDS = 60.0
 UNKNOWN_KEPT_SECONDS = 2 * UNKNOWN_SECONDS
 """How long it is told that such a message was here: it would have come again by then."""
 PARK_AGAIN_SECONDS = 1.0
+IDLE_SECONDS = 60.0
 """How long a message that could not be parked is kept before it goes back to its queue."""
 HERD_LOSSES = 2
 """From so many losses on a run is begun alone."""
@@ -102,6 +103,8 @@ class Intake:
         """Handlers that this worker does not have, and when a message of theirs was here last (monotonic)."""
         self.begun: Counter[str] = Counter()
         """How many runs of each queue have begun."""
+        self.stirred = asyncio.Event()
+        """Set when one begins; for whom it was a surprise clears it."""
         self.open = True
         self.lost = 0
         """Slots that are taken for long by what was given up."""
@@ -164,7 +167,7 @@ class Intake:
                 if self._let_go(settler):
                     continue
                 self._wake.clear()
-                await set_within(self._wake, 1.0)
+                await set_within(self._wake, 1.0 if self.waiting else IDLE_SECONDS)
                 continue
             try:
                 await self._round(settler)
@@ -243,6 +246,7 @@ class Intake:
         args = job.work.args if b.args is None else json.loads(b.args)
         handler = self._handlers[job.work.handler]
         self.begun[job.queue] += 1
+        self.stirred.set()
         attempt = Attempt(
             job,
             b.fence,

@@ -13,9 +13,7 @@ AHEAD = 0.1
 SLACK = 4
 """A queue is narrow again when its rate is so many times lower than what made it wide."""
 LOOK_SECONDS = 0.1
-"""How often a worker looks at its rates."""
-IDLE_SECONDS = 0.5
-"""And how often while nothing begins."""
+"""How often a worker looks at its rates, while anything begins."""
 
 
 def narrow(fixed: int, concurrency: int) -> int:

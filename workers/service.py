@@ -159,11 +159,12 @@ class Worker:
             self._told.clear()
             await self._compare(member)
 
-    async def _overdue(self) -> None:
+    async def _overdue(self, intake: Intake) -> None:
         assert self._executor is not None
-        assert self._intake is not None
         self._executor.give_up_overdue()
-        self._intake.lost = self._executor.lost
+        intake.lost = self._executor.lost
+        if not intake.running and not intake.lost:
+            await intake.stirred.wait()
 
     async def _broker_up(self) -> None:
         for drift in await self._consumer.declare():
@@ -216,12 +217,12 @@ class Worker:
             await until_first(
                 stop.wait(),
                 heart.lost.wait(),
-                self._consume_while(intake),
+                self._consume_while(trust, intake),
                 intake.run(settler),
                 _end_of(settling),
                 every(settings.beat, lambda: self._compare(member)),
                 self._compare_when_told(member),
-                every(1.0, self._overdue),
+                every(1.0, lambda: self._overdue(intake)),
                 self._adapt(intake),
                 every(min(600.0, settings.unknown_after / 3), self._announce),
                 every(self._guard_pause, self._guard),
@@ -243,8 +244,9 @@ class Worker:
             await asyncio.gather(settling, return_exceptions=True)
             await asyncio.to_thread(heart.stop)
 
-    async def _consume_while(self, intake: Intake) -> None:
+    async def _consume_while(self, trust: Trust, intake: Intake) -> None:
         """Takes messages while they may begin; what has not begun when that is over is somebody else's to begin."""
+        pause = min(1.0, self._settings.beat / 2)
         consuming = False
         while True:
             if intake.able and not consuming:
@@ -262,7 +264,7 @@ class Worker:
                 await self._consumer.cancel()
                 intake.give_back()
                 consuming = False
-            await asyncio.sleep(min(1.0, self._settings.beat / 2))
+            await asyncio.sleep(pause if intake.running or intake.lost else max(pause, trust.left))
 
     @property
     def _least(self) -> int:
@@ -272,7 +274,11 @@ class Worker:
         """Holds more of queues whose runs are over at once. A prefetch that somebody has set stays as it is."""
         begun, then, lately = intake.begun.copy(), time.monotonic(), intake.begun
         while not self._settings.prefetch:
-            await asyncio.sleep(prefetch.LOOK_SECONDS if lately else prefetch.IDLE_SECONDS)
+            if not lately:
+                intake.stirred.clear()
+                await intake.stirred.wait()
+                then = time.monotonic()
+            await asyncio.sleep(prefetch.LOOK_SECONDS)
             now, lately = time.monotonic(), intake.begun - begun
             for queue in self._queues:
                 held = self._prefetch.get(queue, self._least)

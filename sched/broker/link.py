@@ -21,7 +21,7 @@ from rota.sched.errors import RotaError, Unreachable
 from rota.sched.urls import parse_broker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +120,13 @@ class Link:
 
     async def passive(self, queue: str) -> Depth | None:
         """What is in the broker's queue `queue`, None if it is not there. Raises Unreachable."""
+        (depth,) = await self.depths([queue])
+        return depth
+
+    async def depths(self, queues: Sequence[str]) -> list[Depth | None]:
+        """The same of several, asked one after the other on one channel."""
         async with Declarer(self.wire) as declarer:
-            return await declarer.depth(queue)
+            return [await declarer.depth(queue) for queue in queues]
 
     @property
     def wire(self) -> Wire:

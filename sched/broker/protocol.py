@@ -59,6 +59,9 @@ class BrokerLink(Protocol):
     async def passive(self, queue: str) -> Depth | None:
         """What is in the broker's queue `queue`; None if there is no such queue."""
 
+    async def depths(self, queues: Sequence[str]) -> list[Depth | None]:
+        """The same of several queues."""
+
 
 class BrokerPublisher(BrokerLink, Protocol):
     """Publishes with confirms."""

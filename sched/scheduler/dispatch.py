@@ -102,9 +102,9 @@ class Dispatcher:
         await self.dispatch(claimed.dispatches)
         lanes = self._lanes.walk_ready()
         ready = await self._link.run(self._store.ready(self._member, lanes, limit, per_lane))
-        self._lanes.readied(lanes, ready, limit)
-        await self.dispatch(ready)
-        return claimed.rows + len(ready)
+        self._lanes.readied(lanes, ready, limit, per_lane)
+        await self.dispatch(ready.dispatches)
+        return claimed.rows + len(ready.dispatches)
 
     async def dispatch(self, runs: Sequence[Dispatch]) -> None:
         """Publishes runs that the store has given this scheduler."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rota.sched import events
 from rota.sched.broker.rabbitmq import Consumer, Publisher
 from rota.sched.broker.topology import DEAD, SUBMIT, entrance
-from rota.sched.control import SHARE_CALL, cancel_call, cancel_message
+from rota.sched.control import SHARE_CALL, cancel_call, cancel_message, from_call
 from rota.sched.errors import RotaError, StoreFault, Superseded, Unreachable
 from rota.sched.heartbeat import Heartbeat, join
 from rota.sched.ids import partition_of
@@ -27,6 +27,7 @@ from rota.sched.scheduler.depths import Depths
 from rota.sched.scheduler.dispatch import Dispatcher
 from rota.sched.scheduler.lanes import LaneBook
 from rota.sched.scheduler.retention import ROUND_SECONDS, Retention
+from rota.sched.scheduler.sleep import Sleeper
 from rota.sched.scheduler.wakeup import Wakeup
 from rota.sched.stats import Stats
 from rota.sched.store import open_store
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SWEEP_SECONDS = 5.0
-"""How often a claim looks below the low watermarks, and the list of queues is read."""
 DEPTH_SECONDS = 1.0
-UNSEEN_SECONDS = 0.02
-"""Pause before the next claim where something is due and the last one did not find it."""
+"""How often the broker is asked how full the queues in use are."""
+QUIET_SECONDS = 10.0
+"""And the others. At least four times in `reconcile_after`: the reconciler goes by what was empty."""
+WATCH_SECONDS = 5.0
 FEW = 50
 """After a round that moved fewer jobs the scheduler rests for as long as the round took, REST_SECONDS at most."""
 REST_SECONDS = 0.005
@@ -75,9 +76,10 @@ class Scheduler:
         self._dispatcher: Dispatcher | None = None
         self._wake = asyncio.Event()
         self._free = asyncio.Event()
-        """Somebody has given up partitions."""
+        """Somebody has given up partitions, or has to."""
         self._old: int | None = None
         self._parts: frozenset[int] = frozenset()
+        self._lanes = LaneBook()
 
     async def run(self) -> int:
         """Joins, works, and leaves when asked to; joins anew after a loss."""
@@ -119,12 +121,15 @@ class Scheduler:
     def _heard(self, note: str) -> None:
         """The store's call: something is due, partitions are free, or a run was asked to cancel.
 
-        Of the last the owner of its partition tells workers.
+        Of the last the owner of its partition tells workers. What may have been passed by comes with the time from which on its
+        queue is to be looked through.
         """
         job_id = cancel_call(note)
         if note == SHARE_CALL:
             self._free.set()
         elif job_id is None:
+            if late := from_call(note):
+                self._lanes.lower(*late)
             self._wake.set()
         elif partition_of(job_id) in self._parts and self._publisher.up:
             self._publisher.publish(cancel_message(job_id), lambda _: None)
@@ -139,7 +144,7 @@ class Scheduler:
         self._old = member
         self._stats.rejoin()
         log.info("scheduler %s joined", member)
-        lanes = LaneBook()
+        lanes = self._lanes = LaneBook()
         dispatcher = self._dispatcher = Dispatcher(
             store,
             self._link,
@@ -160,19 +165,29 @@ class Scheduler:
             beat=settings.beat,
             figures=lambda: (self._figures(trust), dispatcher.watermark.value),
         )
+        sleeper = Sleeper(
+            store,
+            self._link,
+            member,
+            lanes,
+            self._depths,
+            wakeup,
+            self._wake,
+            self._free.set,
+            beat=settings.beat,
+        )
         heart.start()
         try:
             await until_first(
                 stop.wait(),
                 heart.lost.wait(),
-                self._share_often(member, lanes),
-                every(SWEEP_SECONDS, lambda: self._sweep(lanes)),
-                every(SWEEP_SECONDS, lambda: self._watch(dispatcher)),
-                every(DEPTH_SECONDS, lambda: self._measure(lanes)),
+                self._share_when_unfair(member, lanes),
+                every(WATCH_SECONDS, lambda: self._watch(dispatcher, sleeper)),
+                self._measure_often(lanes),
                 every(max(0.2, settings.beat / 2.5), lambda: self._recover(member)),
                 every(settings.reconcile_after / 4, lambda: self._reconcile(member)),
                 every(ROUND_SECONDS / 4, lambda: self._retain(member)),
-                self._dispatch(member, dispatcher, lanes, wakeup),
+                self._dispatch(dispatcher, sleeper),
             )
             if stop.is_set():
                 await dispatcher.drain(settings.drain_timeout / 2)
@@ -185,36 +200,29 @@ class Scheduler:
             self._dispatcher = None
             await asyncio.to_thread(heart.stop)
 
-    async def _dispatch(self, member: int, dispatcher: Dispatcher, lanes: LaneBook, wakeup: Wakeup) -> None:
+    @staticmethod
+    async def _dispatch(dispatcher: Dispatcher, sleeper: Sleeper) -> None:
         """Claims while there is something due; else sleeps until there is."""
         while True:
             began = time.monotonic()
             moved = await dispatcher.round()  # with a full window it still publishes again what came back
+            if moved:
+                await sleeper.stay_awake()
+            if (moved or not dispatcher.room) and sleeper.overdue:
+                await sleeper.look()
             if not dispatcher.room:
                 await dispatcher.progress(0.5)
-                continue
-            if moved:
-                if moved < FEW:  # else it would turn round for each job of a trickle
-                    await asyncio.sleep(min(REST_SECONDS, time.monotonic() - began))
-                continue
-            # Publish the time of waking, look once more, then sleep: a submit in between is seen or wakes us. It may have
-            # made its queue.
-            self._wake.clear()
-            await self._learn_queues(lanes)
-            seconds = await self._link.run(self._store.sleep(member, lanes.walk(), wakeup.longest))
-            if not await dispatcher.round():
-                if not seconds:
-                    # It is locked just now, or was stored so late that it lies below a low watermark.
-                    lanes.rewind()
-                await set_within(self._wake, max(0.001, seconds or UNSEEN_SECONDS))
-            await self._link.run(self._store.wake(member))
+            elif not moved:
+                await sleeper.until_due()
+            elif moved < FEW:  # else it would turn round for each job of a trickle
+                await asyncio.sleep(min(REST_SECONDS, time.monotonic() - began))
 
-    async def _share_often(self, member: int, lanes: LaneBook) -> None:
-        """With every beat, and when partitions are given up: nobody serves them until they are taken."""
+    async def _share_when_unfair(self, member: int, lanes: LaneBook) -> None:
+        """At once, and when partitions are given up or have to be: nobody serves them until they are taken."""
         while True:
             self._free.clear()
             await self._share(member, lanes)
-            await set_within(self._free, self._settings.beat)
+            await self._free.wait()
 
     async def _share(self, member: int, lanes: LaneBook) -> None:
         # A member that cannot do this may not stay one: nobody would serve the share that the others leave to it.
@@ -226,30 +234,30 @@ class Scheduler:
             self._stats.set("partitions", len(parts))
             self._wake.set()
 
-    async def _learn_queues(self, lanes: LaneBook) -> None:
-        queues = await self._link.run(self._store.queues())
-        self._depths.know(queues)
-        lanes.set(lanes.parts, self._depths.open)
-
-    async def _sweep(self, lanes: LaneBook) -> None:
-        await self._tolerant("queues", self._learn_queues(lanes))
-        lanes.rewind()
-        self._wake.set()
-
     @staticmethod
-    async def _watch(dispatcher: Dispatcher) -> None:
-        """The scheduler sleeps a minute at most between two rounds."""
-        idle = time.monotonic() - dispatcher.last_round
+    async def _watch(dispatcher: Dispatcher, sleeper: Sleeper) -> None:
+        """Awake or asleep, it comes round every few seconds."""
+        idle = time.monotonic() - max(dispatcher.last_round, sleeper.last)
         if idle > STUCK_SECONDS:
             raise Unreachable(f"nothing was looked for during {idle:.0f} s: starting anew")
 
-    async def _measure(self, lanes: LaneBook) -> None:
-        """Asks the broker how full the queues are; what has room again is claimed from at once."""
+    async def _measure_often(self, lanes: LaneBook) -> None:
+        """Asks the broker how full the queues are: what is in use every second, the others now and then."""
+        quiet = min(QUIET_SECONDS, self._settings.reconcile_after / 4)
+        while True:
+            await self._measure(lanes, quiet=True)
+            asked = time.monotonic()
+            while (left := asked + quiet - time.monotonic()) > 0:
+                if self._depths.quiet and not await set_within(self._depths.stirred, left):
+                    break
+                await asyncio.sleep(DEPTH_SECONDS)
+                await self._measure(lanes, quiet=False)
+
+    async def _measure(self, lanes: LaneBook, *, quiet: bool) -> None:
+        """What has room again is claimed from at once."""
         if self._publisher.up:
-            await self._tolerant("depths", self._depths.ask(self._publisher))
-        before = len(lanes)
-        lanes.set(lanes.parts, self._depths.open)
-        if len(lanes) > before:
+            await self._tolerant("depths", self._depths.ask(self._publisher, quiet=quiet))
+        if lanes.set(lanes.parts, self._depths.open):
             self._wake.set()
 
     async def _recover(self, member: int) -> None:
@@ -329,6 +337,7 @@ class Scheduler:
             degraded.append("numbers_back")
         self._stats.set("degraded", degraded)
         self._stats.set("queues", self._depths.figures())
+        self._stats.set("seen", self._lanes.seen)
         self._stats.set("parked", self._depths.parked)
         self._stats.set("unconfirmed", len(dispatcher.outstanding) if dispatcher else 0)
         return self._stats.to_json()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from rota.sched.ids import PARTITIONS
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 
 class Change(NamedTuple):
@@ -34,3 +36,9 @@ def rebalance(me: int, live: Sequence[int], owners: Mapping[int, int | None]) ->
     free = [part for part, owner in owners.items() if owner is None]
     start = rank * base % len(free) if free else 0
     return Change((free[start:] + free[:start])[: share - len(mine)], [])
+
+
+def is_fair(me: int, live: Sequence[int], owners: Mapping[int, int | None], known: Collection[int]) -> bool:
+    """Whether there is nothing to take or to release, and `known` are the partitions of `me`."""
+    mine = {part for part, owner in owners.items() if owner == me}
+    return len(owners) == PARTITIONS and mine == set(known) and rebalance(me, live, owners) == Change([], [])

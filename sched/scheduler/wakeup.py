@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEARD_SECONDS = 5.0
-"""Longest sleep while LISTEN works: a submit that commits late and did not notify is found after this."""
+"""From one look to the next while LISTEN works: what was committed late and not told is found after this."""
 DEAF_SECONDS = 1.0
-"""Longest sleep while it does not."""
+"""The same while it does not."""
 
 
 class Wakeup:
@@ -33,10 +33,12 @@ class Wakeup:
         self._store = store
         self._heard = heard
         self.listening = False
+        self.missed = False
+        """It began to listen, and something may have been said before that."""
 
     @property
     def longest(self) -> float:
-        """How long a scheduler may sleep at most, in seconds."""
+        """How long a scheduler may go without a look, in seconds."""
         return HEARD_SECONDS if self.listening else DEAF_SECONDS
 
     async def run(self) -> None:
@@ -58,7 +60,17 @@ class Wakeup:
 
     async def _listen(self, connection: psycopg.AsyncConnection[object]) -> None:
         await connection.execute(f"listen {self._store.wake_channel}")
-        self.listening = True
+        self.listening = self.missed = True
         self._heard("")
-        async for note in connection.notifies():
-            self._heard(note.payload)
+        # The driver's own `notifies` wakes up ten times a second to see whether it was interrupted.
+        loop, readable, socket = asyncio.get_running_loop(), asyncio.Event(), connection.fileno()
+        loop.add_reader(socket, readable.set)
+        try:
+            while True:
+                await readable.wait()
+                readable.clear()
+                connection.pgconn.consume_input()
+                while note := connection.pgconn.notifies():
+                    self._heard(note.extra.decode(connection.info.encoding))
+        finally:
+            loop.remove_reader(socket)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from rota.sched.edits import Edit, Note
     from rota.sched.ids import RunKey
-    from rota.sched.model import Dispatch
     from rota.sched.store.transaction import Transaction
     from rota.sched.store.values import (
         Begun,
@@ -38,9 +37,11 @@ if TYPE_CHECKING:
         HandlerRow,
         Held,
         Lanes,
+        Look,
         NewJob,
         NewMember,
         Owned,
+        Readied,
         Recovered,
         Redrive,
         Retained,
@@ -160,16 +161,16 @@ class Scheduling(Protocol):
         No rows: nothing is due. Superseded: not live any more.
         """
 
-    def ready(self, member: int, lanes: Lanes, limit: int, per_lane: int | None = None) -> Transaction[list[Dispatch]]:
+    def ready(self, member: int, lanes: Lanes, limit: int, per_lane: int | None = None) -> Transaction[Readied]:
         """Gives runs whose ready_at has come a new dispatch number, lane by lane, `per_lane` of each at most.
 
         None: nothing is ready, or the member is not live.
         """
 
-    def sleep(self, member: int, lanes: Lanes, longest: float) -> Transaction[float]:
-        """Seconds until the next thing is due, `longest` at most, and the promise to look again then.
+    def sleep(self, member: int, lanes: Lanes, longest: float) -> Transaction[Look]:
+        """What is due or when the next thing is, and the promise to look then, `longest` seconds from now at most.
 
-        0 for a member that is gone.
+        Superseded: not live any more.
         """
 
     def wake(self, member: int) -> Transaction[None]:

@@ -98,6 +98,40 @@ class Claimed:
         return sum(s.rows for s in self.served)
 
 
+@dataclass(frozen=True, slots=True)
+class Readied:
+    """Runs that were ready, under new dispatch numbers. `served` has the lanes that gave something, and until when.
+
+    `looked_at` is the instant up to which they were asked for; None: the member is not live.
+    """
+
+    dispatches: list[Dispatch]
+    served: list[Served]
+    looked_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a scheduler learns that goes to sleep or sleeps on.
+
+    `at` is the store's time, `seconds` until the next thing is due, not beyond what was promised. `due` has the lanes
+    (partition, queue) in which something is due, locked or not, and since when the first of it. `kept`: an earlier promise was
+    in force until now. Transactions are numbered as they begin to write: this one is `number`, and what one below `oldest`
+    wrote is seen. `queues` are those that are not paused, with their caps; `schedulers` the live ones; `owners` tells whose each
+    partition is.
+    """
+
+    at: datetime
+    seconds: float
+    due: list[tuple[int, str, datetime]]
+    kept: bool
+    number: int
+    oldest: int
+    queues: list[tuple[str, int]]
+    schedulers: list[int]
+    owners: dict[int, int | None]
+
+
 class Begun(NamedTuple):
     """An attempt that the ledger gave to this worker. `args` is JSON text where the message had none, `checkpoint` too.
 

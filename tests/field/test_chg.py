@@ -89,8 +89,8 @@ def test_chg_03_a_series_goes_on_though_its_scheduler_dies_after_each_tick(house
 def test_chg_04_schedules_that_are_changed_from_outside_are_seen_by_a_sleeping_scheduler(field):
     """Added, replaced and taken away by the command line while the next thing that is due is far off.
 
-    A scheduler keeps nothing of a schedule in memory, only the list of queues: without `_learn_queues` in `_dispatch` and in
-    `_sweep` (sched/scheduler/service.py) a schedule in a queue that is new since its start never fires.
+    A scheduler keeps nothing of a schedule in memory, only the list of queues: without `self._depths.know`
+    in `look` (sched/scheduler/sleep.py) a schedule in a queue that is new since its start never fires.
     """
     field.open("mended")
     field.start("scheduler")

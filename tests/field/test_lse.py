@@ -168,7 +168,7 @@ def test_lse_19_a_coroutine_that_hangs_ends_with_its_timeout(field):
 
 
 def test_lse_19_a_thread_that_hangs_loses_its_run_with_its_timeout(field):
-    """Without `every(1.0, self._overdue)` (workers/service.py) it keeps it."""
+    """Without `every(1.0, lambda: self._overdue(intake))` (workers/service.py) it keeps it."""
     field.start("scheduler")
     field.start("worker")
     field.until_working()

@@ -41,8 +41,8 @@ SLEEPS = "select count(*) from rota.member where state = 'live' and wakes_at is 
 def test_mis_08_a_scheduler_that_was_asleep_is_late_by_one_look_and_no_more(timed, clock):
     """It is stopped, and an hour passes; its own timer has not moved on.
 
-    Two things bound its sleep, `wakeup.longest` in `_dispatch` and `self._wake.set()` in `_sweep`
-    (sched/scheduler/service.py): without both it sleeps the rest of the hour.
+    Without `pause` in `min(pause, look.seconds)` of `until_due` (sched/scheduler/sleep.py), and with a promise of hours in place
+    of `LOOKS_AHEAD`, it sleeps the rest of the hour.
     """
     scheduler = timed.start("scheduler")
     timed.start("worker")

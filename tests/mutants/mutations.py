@@ -24,6 +24,8 @@ CHANGING = "sched/store/postgres/changing.py"
 EDIT = "sched/timing/edit.py"
 SHARED = "sched/store/postgres/text.py"
 SETTLE = "workers/settle.py"
+SLEEP = "sched/scheduler/sleep.py"
+LANES = "sched/scheduler/lanes.py"
 SERVICE = "workers/service.py"
 CONTEXT = "workers/context.py"
 CHILD = "workers/child.py"
@@ -35,11 +37,15 @@ RETENTION = "tests/store/test_retention.py::"
 AT_ONCE = "tests/store/test_turns.py::"
 MACHINE = "tests/store/test_machine.py"
 EDITS = "tests/store/test_edits.py::"
+ASLEEP = "tests/store/test_sleep.py::"
+PLANS = "tests/store/test_plans.py::"
 HANDLERS = "tests/store/test_context.py::"
 PROCESSES = "tests/integration/test_isolated.py::"
 INGEST = "tests/integration/test_ingest.py::"
 UNIT_SETTLE = "tests/unit/test_settle.py::"
 UNIT_DISPATCH = "tests/unit/test_dispatch.py::"
+UNIT_SLEEP = "tests/unit/test_sleep.py::"
+UNIT_LANES = "tests/unit/test_lanes.py::"
 UNIT_HEARTBEAT = "tests/unit/test_heartbeat.py::"
 
 
@@ -455,7 +461,7 @@ MUTATIONS = (
         (
             Edit(
                 SCHEDULING,
-                "  delete from rota.job j using due where j.id = due.id and due.schedule is null\n  returning due.n, j.*",
+                "  delete from rota.job j using due x where {SAME_JOB} and x.schedule is null\n  returning x.n, j.*",
                 "  select due.n, j.* from rota.job j join due on j.id = due.id and due.schedule is null",
             ),
         ),
@@ -584,13 +590,13 @@ MUTATIONS = (
     Mutation(
         "more-runs-than-max-runs",
         0,
-        (Edit(SCHEDULING, "runs_left = j.runs_left - m.runs", "runs_left = j.runs_left"),),
+        (Edit(SCHEDULING, "runs_left = j.runs_left - x.runs", "runs_left = j.runs_left"),),
         (CONFORMANCE + "test_a_job_with_max_runs_ends_after_so_many",),
     ),
     Mutation(
         "missed-ticks-are-forgotten-by-the-next-claim",
         0,
-        (Edit(SCHEDULING, "missed = m.missed", "missed = 0"),),
+        (Edit(SCHEDULING, "missed = x.missed", "missed = 0"),),
         (CONFORMANCE + "test_ticks_that_an_overlap_skipped_are_counted_until_one_runs",),
     ),
     # What ends otherwise.
@@ -765,5 +771,69 @@ MUTATIONS = (
         0,
         (Edit(DAYS, "{DAY} < to_char(", "{DAY} <= to_char("),),
         (RETENTION + "test_a_day_is_kept_until_its_last_run_is_older_than_the_keep",),
+    ),
+    Mutation(
+        "asleep-after-one-look",
+        0,
+        (Edit(SLEEP, "if not look.kept and not look.due:", "if False:"),),
+        (UNIT_SLEEP + "test_who_had_no_promise_out_looks_twice_before_it_sleeps",),
+    ),
+    Mutation(
+        "nobody-who-writes-is-waited-for",
+        0,
+        (Edit(SLEEP, "look.oldest > second", "True"),),
+        (UNIT_SLEEP + "test_who_was_writing_during_the_second_look_is_waited_for",),
+    ),
+    Mutation(
+        "a-promise-is-never-made",
+        0,
+        (
+            Edit(
+                SCHEDULING,
+                "least(clock_timestamp() + make_interval(secs => %(longest)s), (select min(at) from head)))",
+                "clock_timestamp())",
+            ),
+            Edit(SCHEDULING, "secs => least({MOMENT}, %(longest)s)", "secs => 0 * %(longest)s"),
+        ),
+        (POSTGRES + "test_a_submit_of_something_earlier_wakes_a_sleeping_scheduler",),
+    ),
+    Mutation(
+        "looks-pass-open-transactions-by",
+        0,
+        (Edit(LANES, "if marks and (marks[0][1] < look.oldest or", "if marks and (True or"),),
+        (UNIT_LANES + "test_what_a_look_has_seen_does_not_pass_a_transaction_that_is_still_open",),
+    ),
+    Mutation(
+        "what-a-look-finds-is-not-claimed",
+        0,
+        (Edit(LANES, "lows.lower(first)", "pass"),),
+        (
+            ASLEEP + "test_a_job_whose_row_was_locked_while_it_was_due_is_found",
+            UNIT_LANES + "test_what_a_look_finds_that_claims_have_passed_by_is_claimed_and_looked_for_until_it_is_gone",
+        ),
+    ),
+    Mutation(
+        "a-clock-that-steps-back-is-not-seen",
+        0,
+        (Edit(LANES, "if now < self._latest:", "if False:"),),
+        (UNIT_LANES + "test_a_clock_that_was_set_back_makes_all_watermarks_start_over",),
+    ),
+    Mutation(
+        "looks-read-from-the-start",
+        0,
+        (Edit(SCHEDULING, "and not j.paused and j.next_run_at >= lane.low\n    order", "and not j.paused\n    order"),),
+        (PLANS + "test_what_left_the_tables_under_an_old_snapshot_costs_looks_claims_and_what_is_ready_nothing",),
+    ),
+    Mutation(
+        "ready-runs-are-read-from-the-start",
+        0,
+        (Edit(SCHEDULING, "r.ready_at >= lane.low and r.ready_at <= now()", "r.ready_at <= now()"),),
+        (PLANS + "test_what_left_the_tables_under_an_old_snapshot_costs_looks_claims_and_what_is_ready_nothing",),
+    ),
+    Mutation(
+        "a-late-change-is-not-told",
+        0,
+        (Edit(CHANGING, " or (not j.paused and {_LATE})", ""),),
+        (ASLEEP + "test_who_changes_what_is_late_tells_from_when_on_to_look",),
     ),
 )

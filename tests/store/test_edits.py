@@ -221,7 +221,7 @@ def test_changes_and_claims_at_once_lose_and_double_no_tick(house):
         with closing(house.store.link("claim")) as link:
             while time.monotonic() < end:
                 given += len(link.run(house.store.claim(members[n], house.lanes(), 100, 10)).dispatches)
-                given += len(link.run(house.store.ready(members[n], house.lanes(), 100)))
+                given += len(link.run(house.store.ready(members[n], house.lanes(), 100)).dispatches)
         return given
 
     def change():
@@ -238,7 +238,7 @@ def test_changes_and_claims_at_once_lose_and_double_no_tick(house):
         assert pool.submit(change).result() > 40
         given = sum(each.result() for each in working)
     given += len(house.claim(members[0]).dispatches) + len(
-        house.run(house.store.ready(members[0], house.lanes(), 1000))
+        house.run(house.store.ready(members[0], house.lanes(), 1000)).dispatches
     )
     assert house.sql("select count(*)::int from rota.run") == [(given,)]
     for job in jobs:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from rota.sched.ids import RunKey, new_job_id
+from rota.sched.scheduler.lanes import Depth, LaneBook
 from rota.sched.store.postgres.session import Session
 from rota.sched.store.values import End, Return
 
@@ -202,3 +204,55 @@ def test_a_table_that_grew_since_duties_were_planned_does_not_bring_them_to_a_st
     house.sql(RUNS, 20_000)
     house.sql("update rota.run set scheduler = %s, owner = owner - owner + %s, ready_at = null", member, member)
     assert duties().ran
+
+
+def test_what_left_the_tables_under_an_old_snapshot_costs_looks_claims_and_what_is_ready_nothing(house, store_url):
+    """None of it can be vacuumed. Without `lane.low` in SLEEP and READY (sched/store/postgres/scheduling.py), or with SEEN that
+    stays behind, each reads all of it.
+    """
+    member, store, book = house.join(), house.store, LaneBook()
+    book.set(range(64), ["mail"])
+
+    def store_jobs(number, later="0"):
+        due = "clock_timestamp() + %s::interval as due"
+        house.sql(JOBS.replace("now() - make_interval(secs => n - %s) as due", due), "mail", later, number)
+
+    def round_():
+        lanes = book.walk()
+        claimed = house.run(store.claim(member, lanes, 5000, 500))
+        book.claimed(lanes, claimed, 5000, 500)
+        lanes = book.walk_ready()
+        ready = house.run(store.ready(member, lanes, 5000, 500))
+        book.readied(lanes, ready, 5000, 500)
+        return claimed.rows + len(ready.dispatches)
+
+    def costs():
+        house.bed.sql("select pg_sleep(2.5)")  # longer than TRAIL
+        while round_():
+            pass
+        for _ in range(3):
+            lanes = book.walk_through(Depth.SEEN)
+            book.looked(lanes, house.run(store.sleep(member, lanes, 60)))
+            house.bed.sql("select pg_sleep(1.2)")
+        return [
+            Plan(house, txn).buffers
+            for txn in (
+                store.sleep(member, book.walk_through(Depth.SEEN), 60),
+                store.claim(member, book.walk(), 500, 100),
+                store.ready(member, book.walk_ready(), 500, 100),
+            )
+        ]
+
+    with psycopg.connect(store_url) as old:
+        old.execute("set transaction isolation level repeatable read")
+        old.execute("select count(*) from rota.job")
+        store_jobs(2_000, "1 day")
+        store_jobs(200)
+        before = costs()
+        store_jobs(20_000)
+        while round_():
+            pass
+        house.sql("update rota.run set ready_at = clock_timestamp() where state = 'waiting'")
+        after = costs()
+        assert house.sql("select count(*)::int from rota.job") == [(2_000,)]
+        assert all(a <= 1.3 * b for a, b in zip(after, before, strict=True)), (before, after)

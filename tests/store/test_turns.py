@@ -292,7 +292,7 @@ def test_many_claims_ends_and_redrives_at_once_leave_nothing_behind(house):
             with closing(house.store.link("stress")) as link, psycopg.connect(house.bed.url, autocommit=True) as eye:
                 while time.monotonic() < stop:
                     dispatches = link.run(house.store.claim(scheduler, house.lanes(), 100, 100)).dispatches
-                    dispatches += link.run(house.store.ready(scheduler, house.lanes(), 100))
+                    dispatches += link.run(house.store.ready(scheduler, house.lanes(), 100)).dispatches
                     refs = [(RunKey(d.job_id, d.scheduled_for), d.dispatch, False) for d in dispatches]
                     link.run(house.store.begin(worker, refs))
                     ends = [

@@ -145,7 +145,9 @@ class Year:
 
     async def work(self) -> None:
         """All that is to be done at this instant."""
-        self.lanes.rewind()  # as every few seconds
+        self.lanes.lower(
+            "mail", datetime.min.replace(tzinfo=UTC)
+        )  # as after every look that finds what claims have passed by
         await self.dispatcher.round()
         await asyncio.sleep(0)  # confirms
         if self.mailbox.messages:

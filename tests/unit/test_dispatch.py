@@ -12,10 +12,10 @@ from rota.sched.ids import new_job_id
 from rota.sched.model import Dispatch
 from rota.sched.scheduler.depths import Depths
 from rota.sched.scheduler.dispatch import Dispatcher
-from rota.sched.scheduler.lanes import START, TRAIL, LaneBook
+from rota.sched.scheduler.lanes import LaneBook
 from rota.sched.scheduler.service import STUCK_SECONDS, Scheduler
 from rota.sched.stats import Stats
-from rota.sched.store.values import Claimed
+from rota.sched.store.values import Claimed, Readied
 
 from tests.unit.conftest import TICK, AnyStore, ScriptedLink, SilentPublisher
 
@@ -37,7 +37,7 @@ async def claimed(*numbers):
     """A dispatcher that has claimed these, and its publisher."""
     answers = [Claimed([dispatched(n) for n in given], [], datetime.now(UTC), [], 0) for given in (numbers, (), ())]
     publisher = SilentPublisher()
-    dispatcher = a_dispatcher(ScriptedLink(claim=lambda *_: answers.pop(0), ready=[]), publisher)
+    dispatcher = a_dispatcher(ScriptedLink(claim=lambda *_: answers.pop(0), ready=Readied([], [], None)), publisher)
     await dispatcher.round()
     return dispatcher, publisher
 
@@ -64,7 +64,11 @@ async def test_what_came_back_or_is_unknown_is_not_confirmed_and_is_published_ag
 def degraded(dispatcher):
     """What the scheduler's member row says with this dispatcher."""
     service = SimpleNamespace(
-        _publisher=dispatcher._publisher, _dispatcher=dispatcher, _depths=Depths(), _stats=dispatcher._stats
+        _publisher=dispatcher._publisher,
+        _dispatcher=dispatcher,
+        _depths=Depths(),
+        _stats=dispatcher._stats,
+        _lanes=LaneBook(),
     )
     return Scheduler._figures(service, HELD)["degraded"]
 
@@ -84,7 +88,9 @@ async def test_what_came_back_is_counted_and_a_missing_queue_is_told_until_it_ta
 
 async def test_a_claim_without_an_answer_ends_the_pipeline():
     """The membership ends with it: what it may have claimed is adopted from its id."""
-    dispatcher = a_dispatcher(ScriptedLink(claim=Unreachable("the answer is lost"), ready=[]), SilentPublisher())
+    dispatcher = a_dispatcher(
+        ScriptedLink(claim=Unreachable("the answer is lost"), ready=Readied([], [], None)), SilentPublisher()
+    )
     with pytest.raises(Unreachable):
         await dispatcher.round()
 
@@ -149,36 +155,11 @@ async def test_numbers_that_the_store_gives_anew_are_told_until_they_rise_again(
         assert dispatcher.numbers_back is told
 
 
-async def test_what_is_due_and_was_not_found_is_looked_for_below_the_low_watermarks():
-    """Without `lanes.rewind()` in `_dispatch` (sched/scheduler/service.py) it turns round at full speed until the next sweep."""
-    lanes, looks = LaneBook(), []
-    lanes.set([0], ["mail"])
-    now = datetime.now(UTC)
-    lanes.claimed(lanes.walk(), Claimed([], [], now, [], 0), 10, 10)
-
-    async def look():
-        looks.append(lanes.walk().lows[0])
-        if len(looks) == 3:
-            raise Unreachable("seen enough")
-        return 0
-
-    async def nothing(*_):
-        return None
-
-    service = SimpleNamespace(
-        _wake=asyncio.Event(), _learn_queues=nothing, _link=ScriptedLink(sleep=0.0, wake=None), _store=AnyStore()
-    )
-    dispatcher = SimpleNamespace(round=look, room=10)
-    with pytest.raises(Unreachable):
-        await Scheduler._dispatch(service, 1, dispatcher, lanes, SimpleNamespace(longest=5.0))
-    assert looks == [now - TRAIL, now - TRAIL, START]
-
-
 async def test_a_pipeline_that_does_not_come_round_ends_its_membership():
     dispatcher, _ = await claimed(5)
     dispatcher.last_round = time.monotonic() - STUCK_SECONDS - 1
     with pytest.raises(Unreachable, match="nothing was looked for during 91 s"):
-        await Scheduler._watch(dispatcher)
+        await Scheduler._watch(dispatcher, SimpleNamespace(last=dispatcher.last_round))
 
 
 @pytest.mark.parametrize("kept", ["blocked", "lease", "window", "nothing"])
@@ -191,4 +172,4 @@ async def test_a_pipeline_that_comes_round_and_claims_nothing_is_left_alone(kept
     dispatcher._window = 1 if kept == "window" else 10
     assert bool(dispatcher.room) == (kept == "nothing")
     assert await dispatcher.round() == 0
-    await Scheduler._watch(dispatcher)
+    await Scheduler._watch(dispatcher, SimpleNamespace(last=dispatcher.last_round))

@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from rota.sched.scheduler.shares import rebalance
+from rota.sched.scheduler.shares import is_fair, rebalance
 
 PARTS = 64
 
@@ -50,3 +50,13 @@ def test_a_member_that_is_not_live_gives_up_what_it_has():
 def test_two_that_join_together_want_different_partitions():
     owners = dict.fromkeys(range(PARTS))
     assert not set(rebalance(1, [1, 2], owners).take) & set(rebalance(2, [1, 2], owners).take)
+
+
+def test_a_share_is_fair_when_nothing_is_to_be_taken_or_released_and_all_of_it_is_known():
+    owners: dict[int, int | None] = {part: 1 + part % 2 for part in range(PARTS)}
+    mine = range(0, PARTS, 2)
+    assert is_fair(1, [1, 2], owners, mine)
+    assert not is_fair(1, [1, 2], owners, [*mine, 1]), "it has lost one and does not know"
+    assert not is_fair(1, [1, 2, 3], owners, mine), "somebody has joined"
+    assert not is_fair(1, [1], {**owners, 1: None}, mine), "one is free"
+    assert not is_fair(1, [1, 2], {part: owners[part] for part in range(1, PARTS)}, mine[1:]), "a row is lost"

@@ -95,7 +95,7 @@ class House:
         return self.run(self.store.claim(member, lanes or self.lanes(), limit, per_lane))
 
     def ready(self, member: int) -> list[Dispatch]:
-        return self.run(self.store.ready(member, self.lanes(), 100))
+        return self.run(self.store.ready(member, self.lanes(), 100)).dispatches
 
     def begin(self, worker: int, *dispatches: Dispatch, alone: bool = False) -> list[Begun]:
         refs = [(RunKey(d.job_id, d.scheduled_for), d.dispatch, False) for d in dispatches]

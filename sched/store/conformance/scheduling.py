@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from rota.sched.when import Once, Schedule
 
 if TYPE_CHECKING:
     from rota.sched.store.conformance.house import House
+    from rota.sched.store.values import Look
 
 
 def test_a_job_that_is_due_is_claimed_once(house: House) -> None:
@@ -155,9 +157,10 @@ def test_with_very_many_ready_runs_every_partition_is_served(house: House) -> No
     for _ in range(8):
         lanes = book.walk_ready()
         ready = house.run(house.store.ready(new, lanes, 100, 8))
-        assert len(ready) <= 100
-        book.readied(lanes, ready, 100)
-        served |= {partition_of(d.job_id) for d in ready}
+        assert len(ready.dispatches) <= 100
+        assert all(s.rows <= 8 for s in ready.served)
+        book.readied(lanes, ready, 100, 8)
+        served |= {partition_of(d.job_id) for d in ready.dispatches}
     assert len(served) == 64
 
 
@@ -167,20 +170,67 @@ def test_what_is_ready_in_a_queue_that_takes_nothing_is_left_alone(house: House)
     house.submit(house.job(), house.job(queue="other"))
     assert len(house.claim(old).dispatches) == 2
     house.lose(new, old)
-    (dispatch,) = house.run(house.store.ready(new, house.lanes(["other"]), 100))
+    (dispatch,) = house.run(house.store.ready(new, house.lanes(["other"]), 100)).dispatches
     assert dispatch.queue == "other"
-    assert house.run(house.store.sleep(new, house.lanes(["other"]), 60)) > 59
+    look = house.run(house.store.sleep(new, house.lanes(["other"]), 60))
+    assert (look.due, look.seconds) == ([], 60)
     assert [d.queue for d in house.ready(new)] == ["mail"]
 
 
 def test_sleep_tells_when_the_next_thing_is_due(house: House) -> None:
     scheduler = house.join()
 
-    def sleep() -> float:
+    def sleep() -> Look:
         return house.run(house.store.sleep(scheduler, house.lanes(), 60))
 
-    assert 55 < sleep() <= 60
+    assert sleep().seconds == 60
     house.submit(house.job(when=Once(after=30)))
-    assert 25 < sleep() <= 30
-    house.submit(house.job())
-    assert sleep() == 0
+    assert 25 < sleep().seconds <= 30
+    job = house.job()
+    house.submit(job)
+    look = sleep()
+    ((part, queue, since),) = look.due
+    assert (look.seconds, part, queue) == (0, partition_of(job.id), "mail")
+    assert since <= look.at
+    house.claim(scheduler)
+    assert sleep().due == []
+
+
+def test_sleep_looks_no_lower_than_it_is_told(house: House) -> None:
+    scheduler, lanes = house.join(), house.lanes()
+    house.submit()
+    later = replace(lanes, lows=[datetime.now(UTC) + timedelta(hours=1)] * len(lanes.lows))
+    assert house.run(house.store.sleep(scheduler, later, 60)).due == []
+    assert len(house.run(house.store.sleep(scheduler, lanes, 60)).due) == 1
+
+
+def test_sleep_tells_whether_an_earlier_promise_was_kept(house: House) -> None:
+    scheduler = house.join()
+
+    def kept(longest: float) -> bool:
+        return house.run(house.store.sleep(scheduler, house.lanes(), longest)).kept
+
+    assert not kept(60)
+    assert kept(60)
+    house.run(house.store.wake(scheduler))
+    assert not kept(60)
+    assert kept(0)
+    assert not kept(60), "it looked and stayed awake"
+
+
+def test_sleep_tells_how_the_partitions_are_shared_and_which_queues_there_are(house: House) -> None:
+    one = house.join()
+    parts = house.run(house.store.partitions(one))
+    other, _ = house.join(), house.join("worker")
+    house.submit(house.job(queue="slow"))
+    look = house.run(house.store.sleep(one, house.lanes(), 60))
+    assert [name for name, _ in look.queues] == ["slow"]
+    assert look.schedulers == [one, other]
+    assert look.owners == dict.fromkeys(parts, one)
+
+
+def test_the_dead_promise_nothing(house: House) -> None:
+    scheduler = house.join()
+    house.lose(house.join(), scheduler)
+    with pytest.raises(Superseded, match=str(scheduler)):
+        house.run(house.store.sleep(scheduler, house.lanes(), 60))

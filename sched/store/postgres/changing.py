@@ -19,7 +19,7 @@ from rota.sched.ids import RunKey, short
 from rota.sched.policy import Policy
 from rota.sched.requests import args_text
 from rota.sched.store.postgres.scheduling import ADVANCE, Plan
-from rota.sched.store.postgres.text import WAKE_CHANNEL, tick
+from rota.sched.store.postgres.text import WAKE_CHANNEL, late_call, tick
 from rota.sched.store.postgres.turns import line_up
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Edited, Held, Triggered
@@ -73,11 +73,12 @@ select id, %(at)s, part, 'waiting', 0, queue, handler, tenant, args, policy, %(a
 from rota.job where id = %(id)s
 """
 
-# As a submit does: only where a scheduler sleeps beyond what is due now.
+# As a submit does: only where a scheduler sleeps beyond what is due now. What is late was passed by while we had its row.
+_LATE = "j.next_run_at < clock_timestamp() - interval '1 s'"
 WAKE = f"""
-select count(pg_notify('{WAKE_CHANNEL}', j.queue)) from rota.job j
+select count(pg_notify('{WAKE_CHANNEL}', {late_call("j.queue", "j.next_run_at", _LATE)})) from rota.job j
 join rota.partition p on p.part = j.part left join rota.member m on m.id = p.owner
-where j.id = %(id)s and (%(at_once)s or j.next_run_at < m.wakes_at)
+where j.id = %(id)s and (%(at_once)s or j.next_run_at < m.wakes_at or (not j.paused and {_LATE}))
 """
 
 PAUSE = f"""

@@ -16,9 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+QUEUES = "select name, cap from rota.queue where not paused order by name"
 TELL_FREE = f"pg_notify('{WAKE_CHANNEL}', '{SHARE_CALL}')"
 _DAY = "to_char(clock_timestamp() at time zone 'utc', 'YYYY-MM-DD')"
 _WITH_DAY = f"jsonb_build_object('day', {_DAY}) || %s"
+BEAT = f"""
+update rota.member set beat_at = clock_timestamp(), stats = {_WITH_DAY},
+  watermark = greatest(watermark, coalesce(%s, watermark))
+where id = %s and state = 'live' returning {_DAY}
+"""
 
 
 class MemberStatements:
@@ -33,18 +39,14 @@ class MemberStatements:
         )
         return int(rows[0][0])
 
-    @transaction()
+    @transaction(single=True, again=True)
     def beat(self, member: int, stats: Mapping[str, Any], watermark: int | None = None) -> Steps[str | None]:
         """A heartbeat with the member's figures and, of a scheduler, its confirmed watermark. Returns the store's day.
 
         The day that a member does not know yet is written into its figures. None: the member is not live any more. A
         heartbeat never revives: drop everything, join under a new id.
         """
-        rows = yield Query(
-            f"update rota.member set beat_at = clock_timestamp(), stats = {_WITH_DAY}, "
-            f"watermark = greatest(watermark, coalesce(%s, watermark)) where id = %s and state = 'live' returning {_DAY}",
-            [Jsonb(dict(stats)), watermark, member],
-        )
+        rows = yield Query(BEAT, [Jsonb(dict(stats)), watermark, member])
         return rows[0][0] if rows else None
 
     @transaction()
@@ -96,7 +98,7 @@ class MemberStatements:
     @transaction(pinned=True, single=True, again=True)
     def queues(self) -> Steps[list[tuple[str, int]]]:
         """Every queue that is not paused, with its cap on what is published and not yet begun."""
-        rows = yield Query("select name, cap from rota.queue where not paused order by name")
+        rows = yield Query(QUEUES)
         return [(name, cap) for name, cap in rows]
 
     @transaction()

@@ -15,7 +15,7 @@ from rota.sched.store.postgres.submission import CANCEL_RUNS
 from rota.sched.store.postgres.text import LIVE_MEMBER, SAME_JOB, SAME_RUN, array, quoted, tick
 from rota.sched.store.postgres.turns import abreast, release
 from rota.sched.store.transaction import Query, Steps, transaction
-from rota.sched.store.values import Claimed, Lanes, Served
+from rota.sched.store.values import Claimed, Lanes, Look, Readied, Served
 from rota.sched.timing import Advance, advance
 from rota.sched.when import Schedule
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from rota.sched.store.postgres.turns import Abreast
 
+MOMENT = 1
+"""Seconds by which a promise of when to look goes beyond now at least."""
 A_MOMENT = timedelta(milliseconds=50)
 """How much later a tick is looked at whose job has a run that somebody else is about to change."""
 
@@ -127,32 +129,58 @@ select {_DISPATCH} from fired where state = 'waiting'
 READY = f"""
 with {LIVE_MEMBER},
 ready as materialized (
-  select r.* from me cross join unnest(%(parts)s::smallint[], %(queues)s::text[]) lane(part, queue)
+  select lane.n, r.* from me
+  cross join unnest(%(parts)s::smallint[], %(queues)s::text[], %(lows)s::timestamptz[])
+    with ordinality as lane(part, queue, low, n)
   cross join lateral (
-    select job_id as id, scheduled_for as tick from rota.run r
-    where r.part = lane.part and r.queue = lane.queue and r.ready_at <= now() and r.state in ('waiting', 'retrying')
+    select job_id as id, scheduled_for as tick, ready_at from rota.run r
+    where r.part = lane.part and r.queue = lane.queue and r.ready_at >= lane.low and r.ready_at <= now()
+      and r.state in ('waiting', 'retrying')
     order by r.ready_at limit %(per_lane)s for update skip locked
   ) r
   limit %(limit)s
+),
+given as (
+  update rota.run r set state = 'waiting', dispatch = nextval('rota.number'), scheduler = %(member)s, fence = null,
+    owner = null, retry_at = null, ready_at = null, dispatched_at = clock_timestamp()
+  from ready x where {SAME_RUN}
+  returning x.n, x.ready_at as was_ready, {_DISPATCH.replace("job_id", "r.job_id").replace("scheduled_for", "r.scheduled_for")}
 )
-update rota.run r set state = 'waiting', dispatch = nextval('rota.number'), scheduler = %(member)s, fence = null,
-  owner = null, retry_at = null, ready_at = null, dispatched_at = clock_timestamp()
-from ready x where {SAME_RUN}
-returning {_DISPATCH.replace("job_id", "r.job_id").replace("scheduled_for", "r.scheduled_for")}
+select now(), given.* from me left join given on true
 """
 
-SLEEP = """
-update rota.member set wakes_at = least(clock_timestamp() + make_interval(secs => %(longest)s),
-  (select min(d.at) from unnest(%(parts)s::smallint[], %(queues)s::text[]) lane(part, queue)
-   cross join lateral (
-     select j.next_run_at as at from rota.job j
-     where j.part = lane.part and j.queue = lane.queue and not j.paused order by j.next_run_at limit 1) d),
-  (select min(d.at) from unnest(%(parts)s::smallint[], %(queues)s::text[]) lane(part, queue)
-   cross join lateral (
-     select r.ready_at as at from rota.run r
-     where r.part = lane.part and r.queue = lane.queue and r.ready_at is not null order by r.ready_at limit 1) d))
-where id = %(member)s returning extract(epoch from wakes_at - clock_timestamp())::float8
+# Nothing is locked, so what others have locked is seen, too: claims pass it by. What is due already is told and not slept
+# for, but the promise goes a moment beyond it: who cannot claim it just now sleeps, too.
+SLEEP = f"""
+with mine as materialized (
+  select id, wakes_at > clock_timestamp() + interval '{MOMENT} s' as kept from rota.member
+  where id = %(member)s and state = 'live'
+),
+head as materialized (
+  select lane.part, lane.queue, least(j.at, r.at) as at
+  from unnest(%(parts)s::smallint[], %(queues)s::text[], %(lows)s::timestamptz[]) lane(part, queue, low)
+  left join lateral (
+    select j.next_run_at as at from rota.job j
+    where j.part = lane.part and j.queue = lane.queue and not j.paused and j.next_run_at >= lane.low
+    order by j.next_run_at limit 1) j on true
+  left join lateral (
+    select r.ready_at as at from rota.run r
+    where r.part = lane.part and r.queue = lane.queue and r.ready_at >= lane.low
+    order by r.ready_at limit 1) r on true
+)
+update rota.member m set wakes_at = greatest(
+  clock_timestamp() + make_interval(secs => least({MOMENT}, %(longest)s)),
+  least(clock_timestamp() + make_interval(secs => %(longest)s), (select min(at) from head)))
+from mine where m.id = mine.id and m.state = 'live'
+returning now(), extract(epoch from (select min(at) from head) - clock_timestamp())::float8, coalesce(mine.kept, false),
+  pg_current_xact_id()::text, pg_snapshot_xmin(pg_current_snapshot())::text,
+  (select json_agg(json_build_array(part, queue, at)) from head where at <= now()),
+  (select json_agg(json_build_array(name, cap) order by name) from rota.queue where not paused),
+  array(select s.id from rota.member s where s.kind = 'scheduler' and s.state = 'live' order by s.id),
+  (select json_agg(json_build_array(part, owner) order by part) from rota.partition)
 """
+
+WAKE = "update rota.member set wakes_at = null where id = %s and wakes_at is not null"
 
 
 class SchedulingStatements:
@@ -168,7 +196,6 @@ class SchedulingStatements:
         params = {
             "member": member,
             **_lanes(lanes),
-            "lows": array(low.isoformat() for low in lanes.lows),
             "limit": limit,
             "per_lane": per_lane,
         }
@@ -193,7 +220,7 @@ class SchedulingStatements:
         return Claimed(dispatches, served, now, plan.broken, len(plan.skipped), plan.buffered, cancelled)
 
     @transaction(pinned=True, single=True)
-    def ready(self, member: int, lanes: Lanes, limit: int, per_lane: int | None = None) -> Steps[list[Dispatch]]:
+    def ready(self, member: int, lanes: Lanes, limit: int, per_lane: int | None = None) -> Steps[Readied]:
         """Gives runs whose ready_at has come a new dispatch number under this scheduler; they are waiting then.
 
         Lanes are walked in the caller's order, `per_lane` runs of each at most: a redrive of very many in the first ones
@@ -207,25 +234,51 @@ class SchedulingStatements:
             "per_lane": per_lane or limit,
         }
         rows = yield Query(READY, params)
-        return [Dispatch(*row) for row in rows]
+        found = [row[1:] for row in rows if row[1] is not None]
+        served: dict[int, list[datetime]] = {}
+        for lane, at, *_ in found:
+            served.setdefault(lane - 1, []).append(at)
+        return Readied(
+            [Dispatch(*row[2:]) for row in found],
+            [Served(lane, len(ats), max(ats)) for lane, ats in served.items()],
+            rows[0][0] if rows else None,
+        )
 
     @transaction(pinned=True, single=True, again=True)
-    def sleep(self, member: int, lanes: Lanes, longest: float) -> Steps[float]:
-        """How long the scheduler may sleep, `longest` at most, and the promise that it will look again then.
+    def sleep(self, member: int, lanes: Lanes, longest: float) -> Steps[Look]:
+        """What is due in the lanes, from their low watermarks on, or when the next thing is, and the promise to look then.
 
-        Publishes the wake-up time, so that a submit of something earlier knows that it must NOTIFY.
+        Publishes the wake-up time, `longest` seconds from now at most, so that a submit of something earlier knows that it
+        must NOTIFY; with 0 that is over at once. Raises Superseded if the member is not live.
         """
         rows = yield Query(SLEEP, {"member": member, "longest": longest, **_lanes(lanes)})
-        return max(0.0, rows[0][0]) if rows else 0.0
+        if not rows:
+            raise Superseded(f"scheduler {member} was taken for dead: it sleeps no more")
+        ((now, seconds, kept, number, oldest, due, queues, schedulers, parts),) = rows
+        return Look(
+            now,
+            longest if seconds is None else max(0.0, min(longest, seconds)),
+            [(part, queue, datetime.fromisoformat(at)) for part, queue, at in due or ()],
+            kept,
+            int(number),
+            int(oldest),
+            [(name, cap) for name, cap in queues or ()],
+            schedulers,
+            dict(parts or ()),
+        )
 
     @transaction(pinned=True, single=True, again=True)
     def wake(self, member: int) -> Steps[None]:
         """Takes back the wake-up time: submits need not NOTIFY while the scheduler is awake."""
-        yield Query("update rota.member set wakes_at = null where id = %s and wakes_at is not null", [member])
+        yield Query(WAKE, [member])
 
 
 def _lanes(lanes: Lanes) -> dict[str, str]:
-    return {"parts": array(lanes.parts), "queues": quoted(lanes.queues)}
+    return {
+        "parts": array(lanes.parts),
+        "queues": quoted(lanes.queues),
+        "lows": array(low.isoformat() for low in lanes.lows),
+    }
 
 
 class Due(NamedTuple):

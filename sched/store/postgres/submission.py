@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg.types.json import Jsonb
 from rota.sched.control import CANCEL_CALL
 from rota.sched.ids import PARTITIONS
-from rota.sched.store.postgres.text import PAST, WAKE_CHANNEL, array, quoted, sparse
+from rota.sched.store.postgres.text import PAST, WAKE_CHANNEL, array, late_call, quoted, sparse
 from rota.sched.store.postgres.turns import IN_ORDER, release
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Cancelled, NewJob, Submitted
@@ -57,11 +57,11 @@ stored as (
   returning id, part, queue, next_run_at
 ),
 woken as (
-  select count(pg_notify('{WAKE_CHANNEL}', w.queue)) from (
-    select distinct s.queue from stored s
+  select count(pg_notify('{WAKE_CHANNEL}', {late_call("w.queue", "w.at", "%(always_wake)s")})) from (
+    select s.queue, min(s.next_run_at) as at from stored s
     join rota.partition p on p.part = s.part
     left join rota.member m on m.id = p.owner
-    where %(always_wake)s or s.next_run_at < m.wakes_at) w
+    where %(always_wake)s or s.next_run_at < m.wakes_at group by s.queue) w
 )
 select id::text, (select * from woken) from stored
 """
@@ -131,7 +131,7 @@ class SubmissionStatements:
 
         Instants without an offset from the caller are the store's: "now" is its clock. `repeated` says that the answer
         of an earlier try with the same ids was lost: a job that has been claimed since is not stored again.
-        `own_transaction` False: the commit comes later, so a scheduler is always woken by it.
+        `own_transaction` False: the commit comes later, so a scheduler is always woken by it, and told from when on to look.
         """
         now = None
         if any(isinstance(job.when, Schedule) for job in jobs):

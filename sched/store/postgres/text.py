@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rota.sched.control import FROM_CALL
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -65,7 +67,20 @@ DIED_AGAIN = f"""on conflict (job_id, scheduled_for) do update
 """For a tick that is dead already and was claimed once more, after a restore of the store, say: its latest death counts."""
 
 WAKE_CHANNEL = "rota_wake"
-"""NOTIFY channel: something is due earlier than a sleeping scheduler expects. The payload is the queue's name."""
+"""NOTIFY channel: something is due earlier than a sleeping scheduler expects. The payload is the queue's name.
+
+Of what may have been passed by it has the due time, too (`late_call`).
+"""
+
+
+def late_call(queue: str, at: str, late: str) -> str:
+    """The payload for something due `at`: where `late` is true, schedulers shall look from there on.
+
+    In whole seconds, so that a transaction sends one and not one for each job.
+    """
+    return f"""case when {late} then '{FROM_CALL}' || floor(extract(epoch from {at}))::bigint || ' ' || {queue}
+    else {queue} end"""
+
 
 DEATH = f"job_id::text, {tick('scheduled_for')}, queue, handler, tenant, reason, attempt, coalesce(fence, 0)"
 """The columns of a `Death`, from a row of `dead`."""
