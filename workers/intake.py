@@ -25,7 +25,7 @@ from rota.sched.policy import NO_POLICY, Policy
 from rota.workers.attempt import Attempt, Job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from rota.sched.app import Handler
     from rota.sched.broker.protocol import BrokerConsumer, BrokerPublisher
@@ -40,6 +40,8 @@ _BATCH = 500
 _RECENT = 0.1
 IN_FLIGHT_SECONDS = 5.0
 """How long a begin that is under way is waited for when the membership ends."""
+DOUBT_SECONDS = 120.0
+"""For how long after a begin without an answer the ledger is asked what it gave: no statement takes so long to commit late."""
 UNKNOWN_SECONDS = 60.0
 """How long the message of a handler that this worker does not have is set aside, at most."""
 PARK_AGAIN_SECONDS = 1.0
@@ -96,6 +98,8 @@ class Intake:
         self._wake = asyncio.Event()
         self.begin_lock = asyncio.Lock()
         self.running: dict[tuple[RunKey, int], Attempt] = {}
+        self._doubtful: dict[RunKey, float] = {}
+        """What a begin without an answer asked for, and until when it may have been given (monotonic)."""
         self.unknown: set[str] = set()
         self.begun: Counter[str] = Counter()
         """How many runs of each queue have begun."""
@@ -214,10 +218,24 @@ class Intake:
                 await asyncio.wait([asked], timeout=IN_FLIGHT_SECONDS)
                 if asked.done() and not asked.cancelled() and asked.exception() is None:
                     self._take(by_key, asked.result())
+                else:
+                    self._doubt(by_key)
                 asked.cancel()
+                raise
+            except Unreachable:
+                self._doubt(by_key)
                 raise
             self._take(by_key, begun)
         return missed + list(by_key.values())
+
+    def _doubt(self, keys: Iterable[RunKey]) -> None:
+        self._doubtful |= dict.fromkeys(keys, time.monotonic() + DOUBT_SECONDS)
+
+    def suspects(self) -> set[RunKey]:
+        """What the ledger may say that this worker runs: what it holds, and what begins asked for that had no answer."""
+        now = time.monotonic()
+        self._doubtful = {key: until for key, until in self._doubtful.items() if until > now}
+        return {key for key, _ in self.running} | self._doubtful.keys()
 
     def _take(self, jobs: dict[RunKey, Job], begun: list[Begun]) -> None:
         """Takes from `jobs` what the ledger has given to us."""
@@ -247,8 +265,8 @@ class Intake:
     async def _sort_out(self, missed: list[Job], settler: Settler) -> None:
         """Not begun: to be begun alone, or settled by where the run stands."""
         standings = await settler.look([job.key for job in missed])
-        if any(standing.expired for standing in standings.values()):
-            await settler.expire()
+        if expired := [key for key, standing in standings.items() if standing.expired]:
+            await settler.expire(expired)
         for job in missed:
             standing = standings[job.key]
             same = standing.dispatch == job.work.dispatch

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from rota.sched.heartbeat import Trust
     from rota.sched.settings import Settings
+    from rota.sched.store.values import Recovered
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,13 @@ UNSEEN_SECONDS = 0.02
 FEW = 50
 """After a round that moved fewer jobs the scheduler rests for as long as the round took, REST_SECONDS at most."""
 REST_SECONDS = 0.005
+RECOVER_LEASES = 2 / 3
+"""From one round of recovery to the next where all is well, in leases: a member that went on beating cannot die earlier. After a
+pause of a whole lease a round judges nobody."""
+RECOVER_AGAIN_SECONDS = 1.0
+"""After a round that failed; and how much later than it is due another scheduler takes it, at most."""
+RECOVER_REST_SECONDS = 0.05
+"""How much later than it is due who had the last round takes the next: to come too early is to come twice."""
 STUCK_SECONDS = 90.0
 """A pipeline that has not come round for so long, though every wait in it is shorter, is given up for a new one."""
 
@@ -76,6 +84,10 @@ class Scheduler:
         self._wake = asyncio.Event()
         self._free = asyncio.Event()
         """Somebody has given up partitions."""
+        self._ended = asyncio.Event()
+        """A scheduler has ended, it seems: it may have left claims that it did not publish."""
+        self._deputy = False
+        """Another scheduler had the duties when this one asked."""
         self._old: int | None = None
         self._parts: frozenset[int] = frozenset()
 
@@ -124,6 +136,7 @@ class Scheduler:
         job_id = cancel_call(note)
         if note == SHARE_CALL:
             self._free.set()
+            self._ended.set()
         elif job_id is None:
             self._wake.set()
         elif partition_of(job_id) in self._parts and self._publisher.up:
@@ -169,9 +182,9 @@ class Scheduler:
                 every(SWEEP_SECONDS, lambda: self._sweep(lanes)),
                 every(SWEEP_SECONDS, lambda: self._watch(dispatcher)),
                 every(DEPTH_SECONDS, lambda: self._measure(lanes)),
-                every(max(0.2, settings.beat / 2.5), lambda: self._recover(member)),
+                self._recover_often(member),
                 every(settings.reconcile_after / 4, lambda: self._reconcile(member)),
-                every(ROUND_SECONDS / 4, lambda: self._retain(member)),
+                every(ROUND_SECONDS, lambda: self._retain(member)),
                 self._dispatch(member, dispatcher, lanes, wakeup),
             )
             if stop.is_set():
@@ -252,10 +265,28 @@ class Scheduler:
         if len(lanes) > before:
             self._wake.set()
 
-    async def _recover(self, member: int) -> None:
-        every_seconds = max(0.2, self._settings.beat / 2.5)
-        done = await self._tolerant(
-            "recovery", self._link.run(self._store.recover(member, self._settings.lease, every_seconds))
+    async def _recover_often(self, member: int) -> None:
+        """When a round is due; and who has not had the last one asks a little later than who had, should that one be gone.
+
+        Who has the duty of recovery takes the others, too.
+        """
+        lease = self._settings.lease
+        while True:
+            self._ended.clear()
+            done = await self._recover(member)
+            if done is None:
+                pause = RECOVER_AGAIN_SECONDS
+            else:
+                self._deputy = not done.ran
+                pause = done.again_s + (
+                    min(RECOVER_AGAIN_SECONDS, lease / 15) if self._deputy else RECOVER_REST_SECONDS
+                )
+            await set_within(self._ended, pause)
+
+    async def _recover(self, member: int) -> Recovered | None:
+        lease = self._settings.lease
+        done: Recovered | None = await self._tolerant(
+            "recovery", self._link.run(self._store.recover(member, lease, lease * RECOVER_LEASES))
         )
         if done and (done.dead_members or done.requeued or done.adopted or done.poisoned or done.cancelled):
             log.warning(
@@ -277,9 +308,12 @@ class Scheduler:
         if done and done.expired:
             log.info("%s runs could not begin in time: expired", done.expired)
             self._stats.ended("expired", done.expired)
+        return done
 
     async def _reconcile(self, member: int) -> None:
         """Looks for runs whose message is gone; `reconcile_after` seconds is what a message may take to be begun."""
+        if self._deputy:
+            return
         after = self._settings.reconcile_after
         lost = await self._tolerant(
             "reconciler", self._link.run(self._store.reconcile(member, self._depths.empty, after, after / 4))
@@ -290,6 +324,8 @@ class Scheduler:
             self._wake.set()
 
     async def _retain(self, member: int) -> None:
+        if self._deputy:
+            return
         await self._tolerant("retention", self._retention.round(member))
 
     @staticmethod

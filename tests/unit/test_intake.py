@@ -7,7 +7,7 @@ import pytest
 from rota.sched.errors import Superseded, Unreachable
 from rota.sched.stats import Stats
 from rota.sched.store.values import Begun, Standing
-from rota.workers.intake import Intake
+from rota.workers.intake import DOUBT_SECONDS, Intake
 from rota.workers.settle import Settler
 
 from tests.unit.conftest import AnyStore, RecordingConsumer, ScriptedLink, SilentPublisher, a_delivered_attempt
@@ -204,3 +204,19 @@ async def test_of_a_queue_that_is_to_be_narrow_again_what_came_last_goes_back():
     bench.intake.give_back_surplus(bench.job.queue, 2)
     assert gone == [job.delivery for job in more[1:]]
     assert bench.intake.waiting == 2
+
+
+async def test_what_a_begin_without_an_answer_asked_for_is_suspected_for_a_while(monkeypatch):
+    """It may be given as long as its statement may run. What was refused was not given."""
+    bench, now = Bench(), 1000.0
+    monkeypatch.setattr("rota.workers.intake.time.monotonic", lambda: now)
+    for error, suspects in ((Superseded("taken for dead"), set()), (Unreachable("away"), {bench.job.key})):
+        bench.link.answers["begin"] = error
+        with pytest.raises(type(error)):
+            await bench.intake._begin([bench.job], alone=False)
+        assert bench.intake.suspects() == suspects
+    now += DOUBT_SECONDS + 1
+    assert bench.intake.suspects() == set()
+    mine = a_delivered_attempt()
+    bench.intake.running[mine.job.key, mine.fence] = mine
+    assert bench.intake.suspects() == {mine.job.key}
