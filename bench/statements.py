@@ -25,10 +25,24 @@ from pg_stat_statements s join pg_database d on d.oid = s.dbid
 where d.datname = current_database() and query not like '%%pg_stat_statements%%' and toplevel
 """
 _COUNTS = "select count(*)::int from (select from rota."
-_OWNED = "select count(owner)::int"
 FRAME = "begin, set, commit"
 """What surrounds a transaction."""
-RECOVERY = ("stranded", "mark_dead", "orphans", "hold", "cancel", "poison", "requeue", "free", "adopt", "expire")
+RECOVERY = (
+    *(
+        "glance",
+        "mark_dead",
+        "unsettled",
+        "orphans",
+        "hold",
+        "cancel",
+        "poison",
+        "requeue",
+        "strays",
+        "adopt",
+        "settle",
+    ),
+    *("stranded", "free", "expire", "again"),
+)
 """The statements of one round of recovery, by name."""
 
 
@@ -98,7 +112,7 @@ def since(before: Mapping[str, Counted], after: Mapping[str, Counted]) -> dict[s
 
 def of_status(found: Mapping[str, Counted]) -> Counted:
     """All statements of `rota status`; its calls are those of the picture."""
-    names = [name for name in found if name.startswith(("status_", _COUNTS, _OWNED))]
+    names = [name for name in found if name.startswith(("status_", _COUNTS))]
     return total(found, names)._replace(calls=found.get("status_members", Counted()).calls)
 
 

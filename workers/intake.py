@@ -25,7 +25,7 @@ from rota.sched.policy import NO_POLICY, Policy
 from rota.workers.attempt import Attempt, Job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from rota.sched.app import Handler
     from rota.sched.broker.protocol import BrokerConsumer, BrokerPublisher
@@ -40,13 +40,16 @@ _BATCH = 500
 _RECENT = 0.1
 IN_FLIGHT_SECONDS = 5.0
 """How long a begin that is under way is waited for when the membership ends."""
+DOUBT_SECONDS = 120.0
+"""For how long after a begin without an answer the ledger is asked what it gave: no statement takes so long to commit late."""
 UNKNOWN_SECONDS = 60.0
 """How long the message of a handler that this worker does not have is set aside, at most."""
 UNKNOWN_KEPT_SECONDS = 2 * UNKNOWN_SECONDS
 """How long it is told that such a message was here: it would have come again by then."""
 PARK_AGAIN_SECONDS = 1.0
-IDLE_SECONDS = 60.0
 """How long a message that could not be parked is kept before it goes back to its queue."""
+IDLE_SECONDS = 60.0
+"""How often it is looked whether anything waits where nothing does: what comes wakes it."""
 HERD_LOSSES = 2
 """From so many losses on a run is begun alone."""
 ALONE_PATIENCE = 3.0
@@ -101,6 +104,8 @@ class Intake:
         self.running: dict[tuple[RunKey, int], Attempt] = {}
         self._unknown: dict[str, float] = {}
         """Handlers that this worker does not have, and when a message of theirs was here last (monotonic)."""
+        self._doubtful: dict[RunKey, float] = {}
+        """What a begin without an answer asked for, and until when it may have been given (monotonic)."""
         self.begun: Counter[str] = Counter()
         """How many runs of each queue have begun."""
         self.stirred = asyncio.Event()
@@ -233,10 +238,24 @@ class Intake:
                 await asyncio.wait([asked], timeout=IN_FLIGHT_SECONDS)
                 if asked.done() and not asked.cancelled() and asked.exception() is None:
                     self._take(by_key, asked.result())
+                else:
+                    self._doubt(by_key)
                 asked.cancel()
+                raise
+            except Unreachable:
+                self._doubt(by_key)
                 raise
             self._take(by_key, begun)
         return missed + list(by_key.values())
+
+    def _doubt(self, keys: Iterable[RunKey]) -> None:
+        self._doubtful |= dict.fromkeys(keys, time.monotonic() + DOUBT_SECONDS)
+
+    def suspects(self) -> set[RunKey]:
+        """What the ledger may say that this worker runs: what it holds, and what begins asked for that had no answer."""
+        now = time.monotonic()
+        self._doubtful = {key: until for key, until in self._doubtful.items() if until > now}
+        return {key for key, _ in self.running} | self._doubtful.keys()
 
     def _take(self, jobs: dict[RunKey, Job], begun: list[Begun]) -> None:
         """Takes from `jobs` what the ledger has given to us."""
@@ -267,8 +286,8 @@ class Intake:
     async def _sort_out(self, missed: list[Job], settler: Settler) -> None:
         """Not begun: to be begun alone, or settled by where the run stands."""
         standings = await settler.look([job.key for job in missed])
-        if any(standing.expired for standing in standings.values()):
-            await settler.expire()
+        if expired := [key for key, standing in standings.items() if standing.expired]:
+            await settler.expire(expired)
         for job in missed:
             standing = standings[job.key]
             same = standing.dispatch == job.work.dispatch

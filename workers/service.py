@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+COMPARE_ALL_SECONDS = 600.0
+"""How often a worker asks for all that it runs by the ledger, not only for what that may have given to it."""
 GUARD_SECONDS = 10.0
 """How often deliveries are looked at that are held for long; more often where the broker's ack timeout is short."""
 LAST_WORDS_SECONDS = 2.0
@@ -221,6 +223,7 @@ class Worker:
                 intake.run(settler),
                 _end_of(settling),
                 every(settings.beat, lambda: self._compare(member)),
+                every(COMPARE_ALL_SECONDS, lambda: self._compare(member, whole=True)),
                 self._compare_when_told(member),
                 every(1.0, lambda: self._overdue(intake)),
                 self._adapt(intake),
@@ -323,14 +326,20 @@ class Worker:
                 )
         self._stats.observe("run", times)
 
-    async def _compare(self, member: int) -> None:
-        """Compares what the store says we run with what we hold (rule 3), and learns of cancels."""
+    async def _compare(self, member: int, *, whole: bool = False) -> None:
+        """Compares what the store says we run with what we hold (rule 3), and learns of cancels.
+
+        The store is asked about what it may have given to us; `whole`: for whatever else there is, too.
+        """
         intake = self._intake
         assert intake is not None
         assert self._executor is not None
         async with intake.begin_lock:
+            suspects = intake.suspects()
+            if not suspects and not whole:
+                return
             try:
-                owned = await self._finish_link.run(self._store.owned(member))
+                owned = await self._finish_link.run(self._store.owned(member, None if whole else suspects))
                 strangers = [o for o in owned if (o.key, o.fence) not in intake.running]
                 for o in owned:
                     attempt = intake.running.get((o.key, o.fence))

@@ -21,7 +21,7 @@ from rota.sched.lifecycle import Backoff
 from rota.sched.store.values import Death, End, Return
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from rota.sched.broker.protocol import BrokerConsumer, BrokerPublisher
     from rota.sched.ids import RunKey
@@ -194,9 +194,9 @@ class Settler:
         else:
             self.defer(job, max(1.0, standing.seconds))
 
-    async def expire(self) -> None:
+    async def expire(self, keys: Collection[RunKey]) -> None:
         """Ends what did not begin in time; a look tells then that it is over."""
-        self._stats.ended("expired", await self._link.run(self._store.expire()))
+        self._stats.ended("expired", await self._link.run(self._store.expire(keys)))
 
     def buried(self, job: Job, death: Death) -> None:
         """The ledger has ended a run that never began here: it is dead."""

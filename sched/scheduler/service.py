@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from rota.sched.heartbeat import Trust
     from rota.sched.settings import Settings
+    from rota.sched.store.values import Recovered
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,13 @@ WATCH_SECONDS = 5.0
 FEW = 50
 """After a round that moved fewer jobs the scheduler rests for as long as the round took, REST_SECONDS at most."""
 REST_SECONDS = 0.005
+RECOVER_LEASES = 2 / 3
+"""From one round of recovery to the next where all is well, in leases: a member that went on beating cannot die earlier. After a
+pause of a whole lease a round judges nobody."""
+RECOVER_AGAIN_SECONDS = 1.0
+"""After a round that failed; and how much later than it is due another scheduler takes it, at most."""
+RECOVER_REST_SECONDS = 0.05
+"""How much later than it is due who had the last round takes the next: to come too early is to come twice."""
 STUCK_SECONDS = 90.0
 """A pipeline that has not come round for so long, though every wait in it is shorter, is given up for a new one."""
 
@@ -77,6 +85,10 @@ class Scheduler:
         self._wake = asyncio.Event()
         self._free = asyncio.Event()
         """Somebody has given up partitions, or has to."""
+        self._ended = asyncio.Event()
+        """A scheduler has ended, it seems: it may have left claims that it did not publish."""
+        self._deputy = False
+        """Another scheduler had the duties when this one asked."""
         self._old: int | None = None
         self._parts: frozenset[int] = frozenset()
         self._lanes = LaneBook()
@@ -127,6 +139,7 @@ class Scheduler:
         job_id = cancel_call(note)
         if note == SHARE_CALL:
             self._free.set()
+            self._ended.set()
         elif job_id is None:
             if late := from_call(note):
                 self._lanes.lower(*late)
@@ -184,9 +197,9 @@ class Scheduler:
                 self._share_when_unfair(member, lanes),
                 every(WATCH_SECONDS, lambda: self._watch(dispatcher, sleeper)),
                 self._measure_often(lanes),
-                every(max(0.2, settings.beat / 2.5), lambda: self._recover(member)),
+                self._recover_often(member),
                 every(settings.reconcile_after / 4, lambda: self._reconcile(member)),
-                every(ROUND_SECONDS / 4, lambda: self._retain(member)),
+                every(ROUND_SECONDS, lambda: self._retain(member)),
                 self._dispatch(dispatcher, sleeper),
             )
             if stop.is_set():
@@ -260,10 +273,28 @@ class Scheduler:
         if lanes.set(lanes.parts, self._depths.open):
             self._wake.set()
 
-    async def _recover(self, member: int) -> None:
-        every_seconds = max(0.2, self._settings.beat / 2.5)
-        done = await self._tolerant(
-            "recovery", self._link.run(self._store.recover(member, self._settings.lease, every_seconds))
+    async def _recover_often(self, member: int) -> None:
+        """When a round is due; and who has not had the last one asks a little later than who had, should that one be gone.
+
+        Who has the duty of recovery takes the others, too.
+        """
+        lease = self._settings.lease
+        while True:
+            self._ended.clear()
+            done = await self._recover(member)
+            if done is None:
+                pause = RECOVER_AGAIN_SECONDS
+            else:
+                self._deputy = not done.ran
+                pause = done.again_s + (
+                    min(RECOVER_AGAIN_SECONDS, lease / 15) if self._deputy else RECOVER_REST_SECONDS
+                )
+            await set_within(self._ended, pause)
+
+    async def _recover(self, member: int) -> Recovered | None:
+        lease = self._settings.lease
+        done: Recovered | None = await self._tolerant(
+            "recovery", self._link.run(self._store.recover(member, lease, lease * RECOVER_LEASES))
         )
         if done and (done.dead_members or done.requeued or done.adopted or done.poisoned or done.cancelled):
             log.warning(
@@ -285,9 +316,12 @@ class Scheduler:
         if done and done.expired:
             log.info("%s runs could not begin in time: expired", done.expired)
             self._stats.ended("expired", done.expired)
+        return done
 
     async def _reconcile(self, member: int) -> None:
         """Looks for runs whose message is gone; `reconcile_after` seconds is what a message may take to be begun."""
+        if self._deputy:
+            return
         after = self._settings.reconcile_after
         lost = await self._tolerant(
             "reconciler", self._link.run(self._store.reconcile(member, self._depths.empty, after, after / 4))
@@ -298,6 +332,8 @@ class Scheduler:
             self._wake.set()
 
     async def _retain(self, member: int) -> None:
+        if self._deputy:
+            return
         await self._tolerant("retention", self._retention.round(member))
 
     @staticmethod

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import psycopg
     import sqlalchemy as sa
@@ -200,8 +200,8 @@ class Working(Protocol):
     def give_back(self, returns: Sequence[Return]) -> Transaction[set[RunKey]]:
         """Ends attempts for now. What is missing lost its fence, or its cancel was asked for: `look`."""
 
-    def owned(self, member: int) -> Transaction[list[Owned]]:
-        """The runs that the store says this worker runs."""
+    def owned(self, member: int, keys: Collection[RunKey] | None = None) -> Transaction[list[Owned]]:
+        """The runs that the store says this worker runs; only those among `keys`, unless that is None."""
 
     def set_aside(self, refs: Sequence[tuple[RunKey, int]], after: float) -> Transaction[list[Death]]:
         """Runs whose handler their worker does not know. What is missing from the answer lives on: defer its message."""
@@ -249,11 +249,17 @@ class Membership(Protocol):
 class Duties(Protocol):
     """Standing work that one scheduler does for all."""
 
-    def expire(self) -> Transaction[int]:
-        """Ends runs that did not begin in time, whoever asks. 0: none is late, or others are at it."""
+    def expire(self, keys: Collection[RunKey] | None = None) -> Transaction[int]:
+        """Ends runs that did not begin in time, whoever asks; only those among `keys`, unless that is None.
+
+        0: none is late, or others are at it.
+        """
 
     def recover(self, member: int, lease: float, every: float) -> Transaction[Recovered]:
-        """One round of recovery. `ran` False: not due, or another scheduler has it."""
+        """One round of recovery, `every` seconds after the last or when there is something to judge.
+
+        `ran` False: not due, or another scheduler has it. `again_s` tells when to ask again.
+        """
 
     def make_history(self) -> Transaction[None]:
         """Makes history's days ahead."""

@@ -391,10 +391,12 @@ class Retained:
 class Recovered:
     """What a round of recovery did; `ran` is False where it was not due or another scheduler had it.
 
-    `deaths` are those that were poisoned. `stranded` runs were buffered behind nothing, and were released.
+    `again_s`: seconds until the next round is due. `deaths` are those that were poisoned. `stranded` runs were buffered
+    behind nothing, and were released.
     """
 
     ran: bool
+    again_s: float = 0.0
     dead_members: list[int] = field(default_factory=list)
     requeued: int = 0
     deaths: list[Death] = field(default_factory=list)

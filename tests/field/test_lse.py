@@ -80,6 +80,7 @@ def test_lse_04_thousands_that_run_under_nobody_are_found_whatever_they_are(hous
           t, t, t
         from generate_series(1, 5500) n, (select now() - interval '91 days' as t) x"""
     )
+    house.look_at_all()
     assert [house.recover(scheduler).requeued for _ in range(2)] == [5000, 500]
     assert house.run(house.store.status()).runs["running"] == 0
 

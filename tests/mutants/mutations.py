@@ -174,13 +174,13 @@ MUTATIONS = (
     Mutation(
         "adoption-only-at-a-death",
         4,
-        (Edit(DUTIES, "adopted = yield Query(ADOPT)", "adopted = (yield Query(ADOPT)) if dead else []"),),
+        (Edit(DUTIES, "if whole or ended or dead:", "if dead:"),),
         (CONFORMANCE + "test_what_a_scheduler_left_unconfirmed_is_adopted",),
     ),
     Mutation(
         "no-adoption",
         4,
-        (Edit(DUTIES, "adopted = yield Query(ADOPT)", "adopted: Rows = []"),),
+        (Edit(DUTIES, "strays = yield Query(STRAYS)", "strays: Rows = []"),),
         (MACHINE,),
     ),
     Mutation(
@@ -381,7 +381,7 @@ MUTATIONS = (
     Mutation(
         "recovery-only-at-a-death",
         11,
-        (Edit(DUTIES, "found = yield Query(ORPHANS)", "found = (yield Query(ORPHANS)) if dead else []"),),
+        (Edit(DUTIES, "if whole or ended or dead:", "if dead:"),),
         (CONFORMANCE + "test_what_a_worker_left_running_is_recovered",),
     ),
     Mutation(
@@ -414,6 +414,30 @@ MUTATIONS = (
         11,
         (Edit(DUTIES, "attempt = attempt - 1,\n  ready_at = clock_timestamp() from", "attempt = attempt - 1\n  from"),),
         (CONFORMANCE + "test_a_lost_worker_spends_no_attempt_and_counts_as_a_loss",),
+    ),
+    Mutation(
+        "ended-members-are-settled-unseen",
+        11,
+        (Edit(DUTIES, "[member for member in ended if member not in busy]", "ended"),),
+        (POSTGRES + "test_a_run_that_a_frozen_worker_is_about_to_end_does_not_hold_up_recovery_of_the_others",),
+    ),
+    Mutation(
+        "unsettled-members-are-forgotten",
+        11,
+        (Edit("sched/store/postgres/retention.py", "and m.settled and", "and"),),
+        (POSTGRES + "test_ended_members_are_settled_when_nothing_is_left_of_them_and_kept_until_then",),
+    ),
+    Mutation(
+        "the-low-watermark-passes-claims-that-are-open",
+        11,
+        (Edit(DUTIES, "coalesce(due.horizon <= pg_snapshot_xmin(pg_current_snapshot()), true)", "true"),),
+        ("tests/store/test_plans.py::test_a_claim_that_commits_late_is_not_below_the_low_watermark",),
+    ),
+    Mutation(
+        "begins-without-an-answer-are-forgotten",
+        3,
+        (Edit("workers/intake.py", "        self._doubtful |= dict.fromkeys(", "        dict.fromkeys("),),
+        ("tests/unit/test_intake.py::test_what_a_begin_without_an_answer_asked_for_is_suspected_for_a_while",),
     ),
     # What is no rule of its own.
     Mutation(
@@ -452,7 +476,7 @@ MUTATIONS = (
     Mutation(
         "all-are-judged-after-a-pause",
         0,
-        (Edit(DUTIES, "if pause[0][0] < lease:", "if True:"),),
+        (Edit(DUTIES, "if late and pause < lease:", "if late:"),),
         (CONFORMANCE + "test_after_a_pause_of_all_nobody_is_judged_at_once",),
     ),
     Mutation(
@@ -511,14 +535,20 @@ MUTATIONS = (
                 "",
                 "cancelled while retrying",
             ),
-            ("recovery", DUTIES, "release([*cancelled, *(o[5:]", "release([*(o[5:]", "cancelled and lost"),
-            ("poison", DUTIES, "*(o[5:] for o in orphans if o[4] and not o[3]), ", "", "poisoned"),
+            (
+                "recovery",
+                DUTIES,
+                "release([*left.cancelled, *left.poisoned",
+                "release([*left.poisoned",
+                "cancelled and lost",
+            ),
+            ("poison", DUTIES, "*left.poisoned, ", "", "poisoned"),
         )
     ),
     Mutation(
         "expiry-in-recovery-releases-nothing",
         0,
-        (Edit(DUTIES, " if o[4] and not o[3]), *expired])", " if o[4] and not o[3])])"),),
+        (Edit(DUTIES, ", *left.poisoned, *expired])", ", *left.poisoned])"),),
         (CONFORMANCE + "test_a_run_that_expires_lets_the_next_one_go[recover]",),
     ),
     Mutation(
@@ -584,7 +614,7 @@ MUTATIONS = (
     Mutation(
         "nobody-looks-for-what-waits-behind-nothing",
         0,
-        (Edit(DUTIES, "stranded = yield from release_stranded()", "stranded = 0"),),
+        (Edit(DUTIES, "stranded = (yield from release_stranded()) if whole else 0", "stranded = 0"),),
         (AT_ONCE + "test_what_somebody_else_has_ended_is_found_by_recovery",),
     ),
     Mutation(
@@ -628,8 +658,8 @@ MUTATIONS = (
         (
             Edit(
                 DUTIES,
-                "expires_at <= clock_timestamp() and state <> 'running'",
-                "expires_at <= clock_timestamp()",
+                "expires_at <= (select clock_timestamp()) and state <> 'running'",
+                "expires_at <= (select clock_timestamp())",
             ),
         ),
         (CONFORMANCE + "test_what_runs_does_not_expire_and_its_retry_does",),

@@ -67,6 +67,10 @@ class PostgresHouse(House):
     def sql(self, text: str, *params: Any) -> list[tuple[Any, ...]]:
         return self.bed.sql(text, *params)
 
+    def look_at_all(self) -> None:
+        """The next round of recovery is a full one."""
+        self.sql("update rota.duty set full_at = clock_timestamp() where name = 'recovery'")
+
 
 def heard(ear: psycopg.Connection[Any], house: PostgresHouse) -> list[str]:
     """What `ear` was told by the store until now: notifications come in the order of the commits, then a mark of our own."""

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from rota.sched.ids import RunKey, new_job_id
+from rota.sched.ids import PARTITIONS, RunKey, new_job_id
 from rota.sched.scheduler.lanes import Depth, LaneBook
+from rota.sched.store.postgres import duties, reading, turns, working
 from rota.sched.store.postgres.session import Session
+from rota.sched.store.postgres.text import array
+from rota.sched.store.transaction import Query, transaction
 from rota.sched.store.values import End, Return
 
 if TYPE_CHECKING:
@@ -162,7 +165,15 @@ def test_what_every_attempt_of_a_run_changes_is_in_no_index(house):
         """select a.attname, pg_get_expr(i.indpred, i.indrelid) from pg_index i
         join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey) where i.indrelid = 'rota.run'::regclass"""
     )
-    assert {name for name, _ in rows} == {"job_id", "scheduled_for", "part", "queue", "ready_at", "expires_at"}
+    assert {name for name, _ in rows} == {
+        "job_id",
+        "scheduled_for",
+        "part",
+        "queue",
+        "ready_at",
+        "expires_at",
+        "claimed_at",
+    }
     assert {where for _, where in rows} == {None, "(ready_at IS NOT NULL)", "(expires_at IS NOT NULL)"}
 
 
@@ -256,3 +267,91 @@ def test_what_left_the_tables_under_an_old_snapshot_costs_looks_claims_and_what_
         after = costs()
         assert house.sql("select count(*)::int from rota.job") == [(2_000,)]
         assert all(a <= 1.3 * b for a, b in zip(after, before, strict=True)), (before, after)
+
+
+LIVING = """
+insert into rota.run (job_id, scheduled_for, part, state, dispatch, scheduler, fence, owner, queue, handler, args, due_at,
+  claimed_at, expires_at)
+select gen_random_uuid(), now(), n %% 64, case when n %% 2 = 1 then 'running' else 'waiting' end, n, %(scheduler)s,
+  case when n %% 2 = 1 then n end, case when n %% 2 = 1 then %(worker)s::bigint end, 'mail', 'send', '{}', now(), now() - %(ago)s::interval,
+  now() + interval '1 hour' - %(ago)s::interval
+from generate_series(1, %(n)s) n
+"""
+
+
+@transaction(pinned=True)
+def _alone(sql: str, params: Any = None) -> Any:
+    yield Query(sql, params)
+
+
+def test_what_went_through_under_an_old_snapshot_costs_the_duties_and_status_nothing(house, store_url):
+    """Nothing that has left a table can be vacuumed meanwhile. Without ALIVE (sched/store/postgres/text.py), or if GLANCE
+    (duties.py) did not move its low watermark, they would read it all.
+    """
+    scheduler, worker = house.join(), house.join("worker")
+    house.run(house.store.partitions(scheduler))
+    house.sql("insert into rota.queue (name) values ('mail') on conflict do nothing")
+
+    def lives(n: int, ago: str) -> None:
+        params = {"scheduler": scheduler, "worker": worker, "n": n, "ago": ago}
+        with psycopg.connect(store_url) as connection:
+            connection.execute(LIVING, params)
+
+    def rounds() -> None:
+        for _ in range(3):  # as if a while went by between them
+            assert house.recover(scheduler).ran
+            house.sql("update rota.duty set looked_at = clock_timestamp()")
+
+    def costs() -> dict[str, int]:
+        rows = house.sql(f"select {KEY} from rota.run where state = 'running' order by dispatch limit 50")
+        held = {"ids": array(row[0] for row in rows), "ticks": array(row[1] for row in rows)}
+        lanes = {"parts": array(range(PARTITIONS)), "queues": array(["mail"] * PARTITIONS)}
+        seen = {**lanes, "lows": array([house.sql("select clock_timestamp()")[0][0].isoformat()] * PARTITIONS)}
+        looks = {
+            "glance": house.store.recover(scheduler, 60, 0),
+            "orphans": _alone(duties.ORPHANS),
+            "strays": _alone(duties.STRAYS),
+            "stranded": _alone(turns.STRANDED),
+            "expire": _alone(duties.EXPIRE, {"since": "now"}),
+            "lost": _alone(duties.LOST, {"empty": [], "after": 60}),
+            "owned": _alone(working.OWNED, {"member": worker, **held}),
+            "owned of all": _alone(working.OWNED_OF_ALL, [worker]),
+            "runs": _alone(reading.STATUS_RUNS),
+            "oldest": _alone(reading.STATUS_OLDEST, seen),
+            "due": _alone(reading.STATUS_DUE, {**seen, "each": 10_001}),
+            "scheduled": _alone(reading.STATUS_SCHEDULED, {**seen, "each": 10_001}),
+        }
+        return {name: Plan(house, txn).buffers for name, txn in looks.items()}
+
+    house.sql("analyze rota.run")
+    lives(400, "2 min")
+    rounds()
+    before = costs()
+    with psycopg.connect(store_url) as old:
+        old.execute("set transaction isolation level repeatable read")
+        old.execute("select count(*) from rota.run")
+        lives(50_000, "1 min")
+        house.sql(JOBS, "mail", 0, 50_000)
+        house.sql("delete from rota.run")
+        house.sql("delete from rota.job")
+        lives(400, "0 s")
+        rounds()
+        after = costs()
+    deeper = PARTITIONS  # an index that has one level more costs each lane one buffer more
+    assert {name: (n, before[name]) for name, n in after.items() if n > 1.3 * before[name] + deeper} == {}
+    assert house.run(house.store.status()).runs == {"waiting": 200, "running": 200, "retrying": 0, "buffered": 0}
+
+
+def test_a_claim_that_commits_late_is_not_below_the_low_watermark(house, store_url):
+    """Its runs are as old as its beginning. Without `horizon` in GLANCE (sched/store/postgres/duties.py) no duty and no status
+    would see them before the next full look.
+    """
+    scheduler = house.join()
+    with psycopg.connect(store_url) as late:
+        params = {"scheduler": scheduler, "worker": None, "n": 2, "ago": "0 s"}
+        late.execute(LIVING.replace("n %% 2 = 1", "false"), params)
+        for _ in range(4):
+            house.recover(scheduler)
+            house.sql("update rota.duty set looked_at = looked_at + interval '15 s'")
+        late.commit()
+    assert house.run(house.store.status()).runs["waiting"] == 2

@@ -79,6 +79,64 @@ def test_a_waiting_run_that_is_locked_does_not_hold_up_adoption_of_the_others(ho
     assert house.recover(new).adopted == 1
 
 
+def asked(house, txn) -> int:
+    """How many statements a transaction was."""
+    count, steps, rows = 0, txn.steps(), None
+    connection = house.link.connection()
+    try:
+        while True:
+            query = steps.send(rows)
+            count += 1
+            cursor = connection.execute(query.sql, query.params)
+            rows = cursor.fetchall() if cursor.description else []
+    except StopIteration:
+        return count
+
+
+def test_recovery_that_has_nothing_to_do_is_one_statement(house):
+    """Whoever asks, and also with members of yesterday in the store."""
+    one, other, worker = house.join(), house.join(), house.join("worker")
+    house.submit()
+    house.begin(worker, *house.claim(one).dispatches)
+    house.run(house.store.partitions(one))
+    for _ in range(2):
+        house.recover(one)
+    assert asked(house, house.store.recover(one, 15, 60)) == 1
+    assert asked(house, house.store.recover(other, 15, 60)) == 1
+
+
+def test_ended_members_are_settled_when_nothing_is_left_of_them_and_kept_until_then(house, store_url):
+    """A run that is locked is left, too: the next round finds it. Only settled members are ever forgotten."""
+    scheduler, worker, idle = house.join(), house.join("worker"), house.join("worker")
+    house.submit()
+    (begun,) = house.begin(worker, *house.claim(scheduler).dispatches)
+    settled = "select id from rota.member where settled order by id"
+    for member in (worker, idle):
+        house.bed.silence(member)
+    with psycopg.connect(store_url) as still:
+        still.execute("select from rota.run where job_id = %s for update", [begun.key.job_id])
+        assert house.recover(scheduler).dead_members == [worker, idle]
+        assert worker not in [row[0] for row in house.sql(settled)]
+        assert (idle,) in house.sql(settled)
+        house.sql("update rota.member set ended_at = ended_at - interval '3 days' where state <> 'live'")
+        house.run(house.store.retain(scheduler, 86400, 0))
+        assert house.sql("select id from rota.member where state <> 'live'") == [(worker,)]
+    assert house.recover(scheduler).requeued == 1
+    assert house.recover(scheduler).requeued == 0
+    assert house.sql(settled) == [(worker,)]
+
+
+def test_a_run_that_appears_under_a_settled_member_is_found_by_the_next_full_look(house):
+    """By hand, say: nothing of ours writes it."""
+    scheduler, worker, _, begun = house.started()
+    house.recover(scheduler)
+    house.sql("update rota.member set state = 'left', ended_at = now(), settled = true where id = %s", worker)
+    assert house.recover(scheduler).requeued == 0
+    house.look_at_all()
+    assert house.recover(scheduler).requeued == 1
+    assert house.standing(begun.key).state == "waiting"
+
+
 def test_the_store_ends_a_transaction_that_stands_still(house):
     @transaction()
     def ask():

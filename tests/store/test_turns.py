@@ -241,6 +241,7 @@ def test_what_somebody_else_has_ended_is_found_by_recovery(house):
     line = Line(house)
     house.claim(line.scheduler)
     house.sql("delete from rota.run where state = 'running'")
+    house.look_at_all()
     assert house.recover(line.scheduler).stranded == 1
     assert line.states() == ["waiting"]
     assert house.recover(line.scheduler).stranded == 0
@@ -312,6 +313,7 @@ def test_many_claims_ends_and_redrives_at_once_leave_nothing_behind(house):
     for thread in threads:
         thread.join(BOUND)
     assert (errors, seen) == ([], [])
+    house.look_at_all()
     assert house.recover(scheduler).stranded == 0
     for job in jobs:
         assert house.run(house.store.cancel(job.id, None, running=False, reason="over")).job

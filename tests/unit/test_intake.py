@@ -7,7 +7,7 @@ import pytest
 from rota.sched.errors import Superseded, Unreachable
 from rota.sched.stats import Stats
 from rota.sched.store.values import Begun, Standing
-from rota.workers.intake import Intake
+from rota.workers.intake import DOUBT_SECONDS, Intake
 from rota.workers.settle import Settler
 
 from tests.unit.conftest import AnyStore, RecordingConsumer, ScriptedLink, SilentPublisher, a_delivered_attempt
@@ -227,3 +227,19 @@ async def test_a_handler_that_is_not_here_is_told_of_for_as_long_as_its_messages
     assert caplog.text.count("no handler 'gone'") == 1
     now += 60.1
     assert bench.intake.unknown == set()
+
+
+async def test_what_a_begin_without_an_answer_asked_for_is_suspected_for_a_while(monkeypatch):
+    """It may be given as long as its statement may run. What was refused was not given."""
+    bench, now = Bench(), 1000.0
+    monkeypatch.setattr("rota.workers.intake.time.monotonic", lambda: now)
+    for error, suspects in ((Superseded("taken for dead"), set()), (Unreachable("away"), {bench.job.key})):
+        bench.link.answers["begin"] = error
+        with pytest.raises(type(error)):
+            await bench.intake._begin([bench.job], alone=False)
+        assert bench.intake.suspects() == suspects
+    now += DOUBT_SECONDS + 1
+    assert bench.intake.suspects() == set()
+    mine = a_delivered_attempt()
+    bench.intake.running[mine.job.key, mine.fence] = mine
+    assert bench.intake.suspects() == {mine.job.key}

@@ -82,6 +82,28 @@ def test_recovery_is_one_schedulers_duty_at_a_time(house: House) -> None:
     assert house.recover(b).ran
 
 
+def test_who_asks_for_recovery_is_told_when_its_round_is_due(house: House) -> None:
+    """Nobody can be late before a lease has gone by."""
+    a, b = house.join(), house.join()
+    house.recover(a)
+    quiet = house.run(house.store.recover(a, LEASE, 10))
+    asked = house.recover(b)
+    assert (quiet.ran, asked.ran) == (True, False)
+    assert 0 < asked.again_s <= quiet.again_s <= 10
+    house.bed.pass_time(11)
+    assert LEASE - 5 < house.run(house.store.recover(b, LEASE, 3600)).again_s <= LEASE
+
+
+def test_what_a_member_leaves_is_looked_at_before_the_next_round_was_due(house: House) -> None:
+    old, new = house.join(), house.join()
+    house.recover(new)
+    assert house.run(house.store.recover(new, LEASE, 10)).again_s > 1
+    house.submit()
+    house.claim(old)
+    house.run(house.store.leave(old))
+    assert house.run(house.store.recover(new, LEASE, 10)).adopted == 1
+
+
 def test_unconfirmed_runs_of_a_dead_scheduler_are_adopted_and_confirmed_ones_are_not(house: House) -> None:
     old, new = house.join(), house.join()
     house.submit(house.job(), house.job())
@@ -220,6 +242,9 @@ def test_runs_whose_begin_was_not_answered_are_found_and_handed_back(house: Hous
     scheduler, worker, dispatch, begun = house.started()
     owned = house.run(house.store.owned(worker))
     assert [(o.key, o.fence) for o in owned] == [(begun.key, begun.fence)]
+    assert house.run(house.store.owned(worker, [begun.key])) == owned
+    assert house.run(house.store.owned(worker, [])) == []
+    assert house.run(house.store.owned(scheduler, [begun.key])) == []
     assert house.run(house.store.disown(owned)) == 1
     (again,) = house.ready(scheduler)
     (second,) = house.begin(worker, again)

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 QUEUES = "select name, cap from rota.queue where not paused order by name"
 TELL_FREE = f"pg_notify('{WAKE_CHANNEL}', '{SHARE_CALL}')"
+# What it may have left shall not wait for the next round of recovery. If there is one just now, that is soon enough.
+LOOK_SOON = """
+update rota.duty set due_at = clock_timestamp() where name = (
+  select name from rota.duty where name = 'recovery' and due_at > clock_timestamp() for update skip locked)
+"""
 _DAY = "to_char(clock_timestamp() at time zone 'utc', 'YYYY-MM-DD')"
 _WITH_DAY = f"jsonb_build_object('day', {_DAY}) || %s"
 BEAT = f"""
@@ -62,6 +67,7 @@ class MemberStatements:
             "where id = %s and state = 'live'",
             [None if stats is None else Jsonb(dict(stats)), watermark, member],
         )
+        yield Query(LOOK_SOON)
         yield Query(
             f"with freed as (update rota.partition set owner = null, epoch = epoch + 1 where owner = %s returning 1) "
             f"select {TELL_FREE} where exists (select from freed)",

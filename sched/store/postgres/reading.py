@@ -10,7 +10,7 @@ from rota.sched.ids import PARTITIONS, id_range, short
 from rota.sched.model import OUTCOMES, STATES
 from rota.sched.stats import COUNTERS, LAGS, REFUSALS, REPUBLISHED, percentiles
 from rota.sched.store.postgres.days import DAY, TABLES
-from rota.sched.store.postgres.text import tick
+from rota.sched.store.postgres.text import ALIVE, array, quoted, tick
 from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.views import STALLED_SECONDS, DayView, Filter, HistoryView, JobView, Row, StatusView
 
@@ -112,18 +112,23 @@ where m.state = 'live' or m.ended_at >= date_trunc('day', clock_timestamp() at t
 order by m.id
 """
 
-_LANES = """(select generate_series(0, %(last_part)s::int)) lane(part) cross join rota.queue q cross join lateral (
+_LANES = """unnest(%(parts)s::smallint[], %(queues)s::text[], %(lows)s::timestamptz[]) lane(part, queue, low) cross join lateral (
   select j.next_run_at from rota.job j
-  where j.part = lane.part and j.queue = q.name and not j.paused and j.next_run_at <= clock_timestamp()
-  order by j.next_run_at limit %(each)s) due"""
+  where j.part = lane.part and j.queue = lane.queue and not j.paused and j.next_run_at >= lane.low"""
 
 STATUS_OLDEST = f"""
-select q.name, round(extract(epoch from clock_timestamp() - min(due.next_run_at))::numeric, 3)::float8
-from {_LANES} where not q.paused group by q.name
+select lane.queue, round(extract(epoch from clock_timestamp() - min(due.next_run_at))::numeric, 3)::float8
+from {_LANES} and j.next_run_at <= (select clock_timestamp()) order by j.next_run_at limit 1) due group by lane.queue
 """
-STATUS_RUNS = """
+STATUS_DUE = f"""
+select count(*)::int from (select from {_LANES} and j.next_run_at <= (select clock_timestamp())
+  order by j.next_run_at limit %(each)s) due limit %(each)s) x
+"""
+STATUS_SCHEDULED = f"select count(*)::int from (select from {_LANES} limit %(each)s) due limit %(each)s) x"
+STATUS_PARTITIONS = "select part, owner from rota.partition"
+STATUS_RUNS = f"""
 select state, count(*)::int, round(extract(epoch from clock_timestamp() - min(begun_at))::numeric, 3)::float8
-from rota.run group by state
+from rota.run where {ALIVE} group by state
 """
 # Along the index dead_queue: a bounded number of entries for each queue, and the newest one.
 STATUS_DEAD = f"""
@@ -150,7 +155,6 @@ EXTENT = """
 select to_regclass(%(table)s) is not null,
   coalesce(pg_relation_size(to_regclass(%(table)s)) / current_setting('block_size')::int, 0)
 """
-STATUS_DUE = f"select count(*)::int from (select from {_LANES} limit %(each)s) x"
 
 
 class ReadingStatements:
@@ -264,28 +268,37 @@ class ReadingStatements:
           order by dead.died_at desc limit %(limit)s"""
         return (yield from _rows(_DEAD, where, _params(which)))
 
-    @transaction()
+    @transaction(pinned=True)
     def status(self) -> Steps[StatusView]:
-        """One picture. Ended runs, lags and the broker's queues come from the members' own figures."""
+        """One picture. Ended runs, lags and the broker's queues come from the members' own figures.
+
+        What is alive is counted from low watermarks on, which recovery and the schedulers keep: what went through before is not
+        read, also if an old snapshot keeps it from being removed.
+        """
         ((now, today),) = yield Query(
             f"select {tick('clock_timestamp()')}, to_char(clock_timestamp() at time zone 'utc', 'YYYY-MM-DD')"
         )
         members = [_member(row, today) for row in (yield Query(STATUS_MEMBERS))]
         live = [m for m in members if m.row["state"] == "live"]
-        ((owned, unowned),) = yield Query(
-            "select count(owner)::int, (count(*) - count(owner))::int from rota.partition"
-        )
+        owners: dict[int, int | None] = dict((yield Query(STATUS_PARTITIONS)))
+        owned = sum(owner is not None for owner in owners.values())
+        unowned = len(owners) - owned
         runs = {state: (n, oldest) for state, n, oldest in (yield Query(STATUS_RUNS))}
-        overdue: dict[str, float] = dict((yield Query(STATUS_OLDEST, {"last_part": PARTITIONS - 1, "each": 1})))
+        told = yield Query(STATUS_QUEUES)
+        walk = _Walk(owners, {m.row["id"]: m.stats.get("seen", {}) for m in live})
+        names = [row[0] for row in told]
+        going = [name for name, stopped, *_ in told if not stopped]
+        overdue: dict[str, float] = dict((yield Query(STATUS_OLDEST, walk.lanes(going))))
+        paused = yield from _count("job", "paused")
         counted = {
-            "scheduled": (yield from _count("job", "true")),
-            "paused": (yield from _count("job", "paused")),
-            "due": (yield from _count_due()),
+            "scheduled": (yield from _count_scheduled(walk.lanes(names), paused)),
+            "paused": paused,
+            "due": (yield from _count_due(walk, names)),
         }
         dead = yield from _count("dead", "true")
         history = yield from _history(sizes=False)
         deaths = yield Query(STATUS_DEAD, {"counted": COUNTED_DEAD + 1})
-        queues = _queues((yield Query(STATUS_QUEUES)), live, deaths)
+        queues = _queues(told, live, deaths)
         estimated = [f"jobs.{name}" for name, total in counted.items() if total.estimated]
         estimated += [f"queues.{name}.dead" for name, n, *_ in deaths if n > COUNTED_DEAD]
         return StatusView(
@@ -344,21 +357,46 @@ class _Total(NamedTuple):
 
 def _count(table: str, where: str) -> Steps[_Total]:
     """Rows up to COUNTED exactly; beyond that what the statistics say of the table."""
-    counted = f"select count(*)::int from (select from rota.{table} where {where} limit {COUNTED + 1}) x"
-    ((n,),) = yield Query(counted)
+    ((n,),) = yield Query(f"select count(*)::int from (select from rota.{table} where {where} limit {COUNTED + 1}) x")
+    return (yield from _total(table, n))
+
+
+def _total(table: str, n: int) -> Steps[_Total]:
     if n <= COUNTED:
         return _Total(n, estimated=False)
     ((estimate,),) = yield Query("select reltuples::bigint from pg_class where oid = %s::regclass", [f"rota.{table}"])
     return _Total(max(n, int(estimate)), estimated=True)
 
 
-def _count_due() -> Steps[_Total]:
+def _count_scheduled(lanes: Mapping[str, str], paused: _Total) -> Steps[_Total]:
+    """Jobs with a future, those that are paused included."""
+    ((n,),) = yield Query(STATUS_SCHEDULED, {**lanes, "each": COUNTED + 1})
+    return (yield from _total("job", n + paused.n))
+
+
+def _count_due(walk: _Walk, queues: Sequence[str]) -> Steps[_Total]:
     """Due jobs up to COUNTED exactly; beyond that 64 times those of one partition: ids spread evenly."""
-    ((n,),) = yield Query(STATUS_DUE, {"last_part": PARTITIONS - 1, "each": COUNTED + 1})
+    ((n,),) = yield Query(STATUS_DUE, {**walk.lanes(queues), "each": COUNTED + 1})
     if n <= COUNTED:
         return _Total(n, estimated=False)
-    ((sample,),) = yield Query(STATUS_DUE, {"last_part": 0, "each": 10 * COUNTED})
+    ((sample,),) = yield Query(STATUS_DUE, {**walk.lanes(queues, parts=1), "each": 10 * COUNTED})
     return _Total(max(n, PARTITIONS * sample), estimated=True)
+
+
+class _Walk(NamedTuple):
+    """Lanes with the low watermarks of the schedulers that own them: below them no job is left (`seen`, by queue).
+
+    Where there is none, from the start.
+    """
+
+    owners: Mapping[int, int | None]
+    seen: Mapping[int, Mapping[str, str]]
+
+    def lanes(self, queues: Sequence[str], parts: int = PARTITIONS) -> dict[str, str]:
+        """The arrays of a walk over the first `parts` partitions."""
+        pairs = [(part, queue) for part in range(parts) for queue in queues]
+        lows = [self.seen.get(self.owners.get(part) or 0, {}).get(queue, "-infinity") for part, queue in pairs]
+        return {"parts": array(p for p, _ in pairs), "queues": quoted(q for _, q in pairs), "lows": array(lows)}
 
 
 class _Member(NamedTuple):

@@ -70,7 +70,7 @@ order by a.xact_start > clock_timestamp() - interval '1 s', locked desc, a.xact_
 """
 
 FORGET_MEMBERS = """
-delete from rota.member m where m.state <> 'live' and m.ended_at < clock_timestamp() - interval '2 days'
+delete from rota.member m where m.state <> 'live' and m.settled and m.ended_at < clock_timestamp() - interval '2 days'
   and not exists (select from rota.run r where r.scheduler = m.id)
 """
 

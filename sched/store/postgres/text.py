@@ -85,6 +85,12 @@ def late_call(queue: str, at: str, late: str) -> str:
 DEATH = f"job_id::text, {tick('scheduled_for')}, queue, handler, tenant, reason, attempt, coalesce(fence, 0)"
 """The columns of a `Death`, from a row of `dead`."""
 
+ALIVE = "claimed_at >= (select coalesce(min(low), '-infinity') from rota.duty where name = 'recovery')"
+"""Of a run: it was claimed no earlier than any that is alive (sched/store/postgres/duties.py).
+
+A scan from there on along the index run_claimed does not read what is long dead, which an old snapshot keeps from being vacuumed.
+"""
+
 SAME_RUN = "(r.job_id, r.scheduled_for) >= (x.id, x.tick) and (r.job_id, r.scheduled_for) <= (x.id, x.tick)"
 """That run `r` is the one that `x` names, written so that the planner can only look it up by its key.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from rota.sched.store.postgres.text import SAME_RUN, WAKE_CHANNEL, tick
+from rota.sched.store.postgres.text import ALIVE, SAME_RUN, WAKE_CHANNEL, tick
 from rota.sched.store.transaction import Query, Steps
 
 if TYPE_CHECKING:
@@ -75,9 +75,10 @@ with x as materialized (
 update rota.run r set followed = true from x where {SAME_RUN}
 """
 
-STRANDED = """
-select distinct b.job_id::text from rota.run b where b.state = 'buffered'
-  and not exists (select from rota.run o where o.job_id = b.job_id and o.state <> 'buffered') order by 1 limit 1000
+STRANDED = f"""
+with b as materialized (select distinct r.job_id from rota.run r where r.{ALIVE} and r.state = 'buffered')
+select b.job_id::text from b
+where not exists (select from rota.run o where o.job_id = b.job_id and o.state <> 'buffered') order by 1 limit 1000
 """
 
 

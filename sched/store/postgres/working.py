@@ -8,6 +8,7 @@ from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey
 from rota.sched.store.postgres.duties import CANCEL
 from rota.sched.store.postgres.text import (
+    ALIVE,
     DEAD,
     DEATH,
     DIED_AGAIN,
@@ -24,7 +25,7 @@ from rota.sched.store.transaction import Query, Steps, transaction
 from rota.sched.store.values import Begun, Death, End, Owned, Return, Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 _KEY = f"r.job_id::text, {tick('r.scheduled_for')}"
 
@@ -146,7 +147,12 @@ from unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[], %(fences)s::bigint[], %(p
 where {SAME_RUN} and r.fence = x.xfence and r.state = 'running' returning 1
 """
 
-OWNED = f"select {_KEY}, r.fence, r.cancel_requested from rota.run r where r.owner = %s and r.state = 'running'"
+_OWNED = f"select {_KEY}, r.fence, r.cancel_requested from rota.run r"
+OWNED = f"""
+{_OWNED}, unnest(%(ids)s::uuid[], %(ticks)s::timestamptz[]) x(id, tick)
+where {SAME_RUN} and r.owner = %(member)s and r.state = 'running'
+"""
+OWNED_OF_ALL = f"{_OWNED} where r.{ALIVE} and r.owner = %s and r.state = 'running'"
 
 
 class WorkingStatements:
@@ -221,10 +227,17 @@ class WorkingStatements:
         rows = yield Query(RETURN, params)
         return {RunKey(*row) for row in rows}
 
-    @transaction()
-    def owned(self, member: int) -> Steps[list[Owned]]:
-        """The runs that the store says this worker runs, to be compared with those it holds."""
-        rows = yield Query(OWNED, [member])
+    @transaction(pinned=True, single=True, again=True)
+    def owned(self, member: int, keys: Collection[RunKey] | None = None) -> Steps[list[Owned]]:
+        """The runs that the store says this worker runs, to be compared with those it holds.
+
+        Of `keys` only: that is what the worker holds, and what it asked for and got no answer. None: whatever they are.
+        """
+        if keys is None:
+            rows = yield Query(OWNED_OF_ALL, [member])
+        else:
+            params = {"ids": array(k.job_id for k in keys), "ticks": array(k.scheduled_for for k in keys)}
+            rows = yield Query(OWNED, {"member": member, **params})
         return [Owned(RunKey(row[0], row[1]), row[2], row[3]) for row in rows]
 
     @transaction(pinned=True)
