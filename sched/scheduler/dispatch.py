@@ -53,7 +53,9 @@ class Dispatcher:
         *,
         batch: int,
         window: int,
+        wake: asyncio.Event,
     ) -> None:
+        """`wake` is set when a publish has to be repeated: its scheduler may be asleep."""
         self._store = store
         self._link = link
         self._publisher = publisher
@@ -67,6 +69,7 @@ class Dispatcher:
         self._declared: set[str] = set()
         self._again: list[int] = []
         self._progress = asyncio.Event()
+        self._wake = wake
         self._closed = False
         self.outstanding: dict[int, tuple[str, Outgoing]] = {}
         self.watermark = Watermark()
@@ -153,7 +156,16 @@ class Dispatcher:
     def _later(self, number: int) -> None:
         self._again.append(number)
         if len(self._again) == 1:
-            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._progress.set)
+            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._stir)
+
+    def _stir(self) -> None:
+        self._progress.set()
+        self._wake.set()
+
+    @property
+    def repeating(self) -> bool:
+        """Whether something has to be published again."""
+        return bool(self._again)
 
     async def _repeat(self) -> None:
         """Publishes what was not yet, came back or has an unknown fate. Cancelled, it leaves all that to the next call."""
@@ -176,7 +188,7 @@ class Dispatcher:
     def forget_declared(self) -> None:
         """After a reconnect: the broker may have lost its queues."""
         self._declared.clear()
-        self._progress.set()
+        self._stir()
 
     async def progress(self, seconds: float) -> None:
         """Waits for a confirm or something to repeat, `seconds` at most."""

@@ -24,7 +24,7 @@ from rota.sched.ingest import Ingest
 from rota.sched.lifecycle import Backoff, every, set_within, stop_on_signals, until_first
 from rota.sched.scheduler.collector import Collector
 from rota.sched.scheduler.depths import Depths
-from rota.sched.scheduler.dispatch import Dispatcher
+from rota.sched.scheduler.dispatch import AGAIN_SECONDS, Dispatcher
 from rota.sched.scheduler.lanes import LaneBook
 from rota.sched.scheduler.retention import ROUND_SECONDS, Retention
 from rota.sched.scheduler.sleep import Sleeper
@@ -169,6 +169,7 @@ class Scheduler:
             self._stats,
             batch=settings.batch,
             window=settings.confirm_window,
+            wake=self._wake,
         )
         heart = Heartbeat(
             store,
@@ -199,7 +200,7 @@ class Scheduler:
                 self._measure_often(lanes),
                 self._recover_often(member),
                 every(settings.reconcile_after / 4, lambda: self._reconcile(member)),
-                every(ROUND_SECONDS, lambda: self._retain(member)),
+                every(ROUND_SECONDS / 4, lambda: self._retain(member)),
                 self._dispatch(dispatcher, sleeper),
             )
             if stop.is_set():
@@ -225,6 +226,8 @@ class Scheduler:
                 await sleeper.look()
             if not dispatcher.room:
                 await dispatcher.progress(0.5)
+            elif dispatcher.repeating:
+                await dispatcher.progress(AGAIN_SECONDS)
             elif not moved:
                 await sleeper.until_due()
             elif moved < FEW:  # else it would turn round for each job of a trickle

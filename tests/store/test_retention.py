@@ -161,7 +161,7 @@ def test_a_pooler_in_transaction_mode_changes_nothing(house, reader, make_pgboun
     reader.execute(READ)
     one_round(pooled, house.join())
     assert house.sql(MARKED) == [(OLD,)]
-    assert house.sql(WAITS, "%concurrently") == [(0,)]
+    until(lambda: house.sql(WAITS, "%concurrently") == [(0,)])  # behind a pooler a session ends a moment later
     assert set(told(house)["why"]) == {OLD, "20200103"}
     reader.rollback()
     house.sql("update rota.duty set due_at = to_timestamp(0) where name = 'retention'")

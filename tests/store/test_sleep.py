@@ -51,6 +51,8 @@ class Watch:
         self.found: list[str] = []
         self.news = asyncio.Event()
         self.lanes, self.wake = LaneBook(), asyncio.Event()
+        self.returned = 0
+        """How many of the next messages come back."""
 
     async def declare_work_queue(self, queue: str) -> None:
         return None
@@ -58,7 +60,8 @@ class Watch:
     def publish(self, message: Any, done: Any) -> None:
         self.found.append(decode(message.body).job_id)
         self.news.set()
-        asyncio.get_running_loop().call_soon(done, Publish.CONFIRMED)
+        self.returned, comes_back = max(0, self.returned - 1), self.returned > 0
+        asyncio.get_running_loop().call_soon(done, Publish.RETURNED if comes_back else Publish.CONFIRMED)
 
     async def until_found(self, job_id: str, times: int = 1) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -88,7 +91,7 @@ class Watch:
 @asynccontextmanager
 async def watching(house: Any, store_url: str) -> AsyncIterator[Watch]:
     watch = Watch(house, store_url)
-    link, settings = house.store.async_link("test"), {"batch": 500, "window": 2000}
+    link, settings = house.store.async_link("test"), {"batch": 500, "window": 2000, "wake": watch.wake}
     member = await link.run(house.store.join(NewMember("scheduler", "h", 1, "0")))
     parts = await link.run(house.store.partitions(member))
     depths = Depths()
@@ -258,3 +261,13 @@ async def test_a_run_that_was_set_ready_long_before_the_commit_is_found(house, s
         assert watch.found.count(job.id) == 1
         other.commit()
         await watch.until_found(job.id, times=2)
+
+
+async def test_what_the_broker_gives_back_is_published_again_though_nothing_else_is_due(house, store_url):
+    """Without `_stir` or `repeating` (sched/scheduler/dispatch.py) it lies there until something else wakes the scheduler."""
+    async with watching(house, store_url) as watch:
+        await watch.until_asleep()
+        watch.returned = 2
+        job = house.job()
+        house.submit(job)
+        await watch.until_found(job.id, 3)

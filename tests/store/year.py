@@ -121,7 +121,7 @@ class Year:
         self.scheduler = await self.link.run(store.join(NewMember("scheduler", "h", 1, "0")))
         self.worker = await self.link.run(store.join(NewMember("worker", "h", 1, "0")))
         parts = (store, self.link, self.mailbox, self.scheduler, SimpleNamespace(held=True), self.lanes)
-        self.dispatcher = Dispatcher(*parts, Depths(), Stats(), batch=500, window=2000)
+        self.dispatcher = Dispatcher(*parts, Depths(), Stats(), batch=500, window=2000, wake=asyncio.Event())
 
     async def end(self) -> None:
         assert not self.held

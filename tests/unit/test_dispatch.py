@@ -30,7 +30,9 @@ def dispatched(number):
 def a_dispatcher(link, publisher):
     lanes = LaneBook()
     lanes.set([0], ["mail"])
-    return Dispatcher(AnyStore(), link, publisher, 1, HELD, lanes, Depths(), Stats(), batch=10, window=10)
+    return Dispatcher(
+        AnyStore(), link, publisher, 1, HELD, lanes, Depths(), Stats(), batch=10, window=10, wake=asyncio.Event()
+    )
 
 
 async def claimed(*numbers):
@@ -125,7 +127,9 @@ class SlowBroker:
 async def test_what_was_claimed_and_not_published_when_the_scheduler_is_asked_to_end_goes_out_in_its_drain():
     """Else the drain waited half its time for confirms of what nobody published."""
     broker = SlowBroker()
-    dispatcher = Dispatcher(None, None, broker, 1, HELD, LaneBook(), Depths(), Stats(), batch=500, window=2000)
+    dispatcher = Dispatcher(
+        None, None, broker, 1, HELD, LaneBook(), Depths(), Stats(), batch=500, window=2000, wake=asyncio.Event()
+    )
     dispatching = asyncio.create_task(dispatcher.dispatch([dispatched(7)]))
     await asyncio.sleep(0)
     dispatching.cancel()
