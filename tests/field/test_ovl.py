@@ -173,6 +173,7 @@ def test_what_waits_behind_a_run_whose_worker_is_killed_runs_once(field):
     with Client.open(field.store) as client:
         ref = client.submit(held.call(key="k", way="transaction"), every(1, overlap="buffer_one", max_runs=2))
         field.until("one to run and one to wait", lambda: states(field, ref.id) == ["running", "buffered"])
+        field.until("its handler to be there", lambda: field.executions("k") == 1)
         assert field.value("select count(*) from rota.job") == 0
         victim.kill()
         heir = field.start("worker", "--concurrency", "1")
