@@ -47,6 +47,20 @@ def test_members_jobs_runs_and_history_have_the_time_that_is_set(clock):
         assert dispatch.job_id == begun.key.job_id
 
 
+def test_duties_go_on_though_the_clock_was_set_back(clock):
+    """Without `ran_at > clock_timestamp()` in GLANCE and TAKE (sched/store/postgres/duties.py) they wait until it is again then."""
+    ran = "select name from rota.duty where ran_at < %s order by name"
+    with closing(PostgresTestbed(clock.url)) as bed, closing(House(bed)) as house:
+        scheduler = house.join()
+        for _ in range(2):
+            clock.step(timedelta(days=-1))
+            assert house.run(house.store.recover(scheduler, 60, 40)).ran
+            assert not house.run(house.store.recover(scheduler, 60, 40)).ran
+            house.run(house.store.reconcile(scheduler, [], 60, 40))
+        told = clock.sql(ran, THEN - timedelta(days=1))
+        assert {name for (name,) in told} >= {"recovery", "reconciler"}
+
+
 def test_a_clock_can_run(clock):
     clock.run()
     first = clock.now

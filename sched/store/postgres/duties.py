@@ -41,7 +41,10 @@ with lost as (
   on conflict do nothing
 ),
 due as materialized (
-  select name, ran_at from rota.duty where name = %(name)s and due_at <= clock_timestamp() for update skip locked
+  select name, ran_at from rota.duty
+  where name = %(name)s and (ran_at > clock_timestamp()
+    or least(due_at, ran_at + make_interval(secs => %(every)s)) <= clock_timestamp())
+  for update skip locked
 )
 update rota.duty d set due_at = clock_timestamp() + make_interval(secs => %(every)s), ran_at = clock_timestamp(),
   holder = %(member)s
@@ -55,7 +58,7 @@ with lost as (
 ),
 due as materialized (
   select d.*, clock_timestamp() as at from rota.duty d
-  where name = 'recovery' and due_at <= clock_timestamp() for update skip locked
+  where name = 'recovery' and (due_at <= clock_timestamp() or ran_at > clock_timestamp()) for update skip locked
 ),
 passed as materialized (
   select due.*, coalesce(due.horizon <= pg_snapshot_xmin(pg_current_snapshot()), true)
