@@ -82,7 +82,7 @@ def gone(*pids):
 
 def go(*pids):
     """Whether they are gone in a moment: a signal that kills a whole group is not there in all of it at once."""
-    end = time.monotonic() + BOUND
+    end = time.monotonic() + 30
     while not gone(*pids) and time.monotonic() < end:
         time.sleep(0.01)
     return gone(*pids)
