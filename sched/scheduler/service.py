@@ -200,7 +200,7 @@ class Scheduler:
                 self._measure_often(lanes),
                 self._recover_often(member),
                 every(settings.reconcile_after / 4, lambda: self._reconcile(member)),
-                every(ROUND_SECONDS / 4, lambda: self._retain(member)),
+                every(ROUND_SECONDS, lambda: self._retain(member)),
                 self._dispatch(dispatcher, sleeper),
             )
             if stop.is_set():
