@@ -14,7 +14,7 @@ from rota import Client
 from tests.conftest import BOUND
 from tests.integration.conftest import ROTA
 
-REDRIVING = "select count(*) from pg_stat_activity where application_name = 'rota client' and state = 'active'"
+REDRIVING = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'rota client' and state = 'active'"
 # Long enough to be killed in: half a second for a portion.
 SLOW = """
 create function rota.slow() returns trigger language plpgsql as 'begin perform pg_sleep(0.001); return old; end';

@@ -19,7 +19,7 @@ def test_jobs_go_on_while_a_day_that_somebody_reads_has_to_go(party):
         party.db.execute(f"create table {OLD} partition of rota.history for values from ('20200101') to ('20200102')")
         reader.execute("select count(*) from rota.history")
         first = due(party)
-        waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%%concurrently'"
+        waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%%concurrently'"
         party.until("the duty to wait", lambda: party.value(waits))
         ended = 0
         while party.value(waits):

@@ -284,7 +284,7 @@ async def test_a_connection_that_was_lost_while_nobody_used_it_costs_nothing(hou
     one.run(house.store.queues())
     await other.run(house.store.queues())
     house.sql(
-        "select pg_terminate_backend(pid) from pg_stat_activity where application_name in ('rota one', 'rota other')"
+        "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name in ('rota one', 'rota other')"
     )
     one.run(house.store.queues())
     await other.run(house.store.queues())

@@ -28,7 +28,7 @@ KEEP = 14 * DAY
 OLD = "20200101"
 THERE = f"select relispartition from pg_class where oid = to_regclass('rota.history_{OLD}')"
 MARKED = "select right(inhrelid::regclass::text, 8) from pg_inherits where inhdetachpending"
-WAITS = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like %s"
+WAITS = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like %s"
 READ = "select count(*) from rota.history"
 
 

@@ -181,7 +181,9 @@ async def test_who_has_lost_the_connection_it_listens_on_listens_again_and_looks
         await watch.until_asleep()
         await watch.others_go_through(LATE)
         house.sql("update rota.job set next_run_at = now() - interval '1 hour' where id = %s", job.id)
-        house.sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'rota listen'")
+        house.sql(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'rota listen'"
+        )
         await watch.until_found(job.id)
         await watch.others_go_through(1)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.store.conftest import PostgresHouse
 
-BLOCKED = "select count(*) from pg_stat_activity where application_name = 'rota other' and wait_event_type = 'Lock'"
+BLOCKED = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'rota other' and wait_event_type = 'Lock'"
 
 
 class Meanwhile:
