@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 DISPATCH = "sched/scheduler/dispatch.py"
 COLLECTOR = "sched/scheduler/collector.py"
+SCHEDULER = "sched/scheduler/service.py"
 WATERMARK = "sched/scheduler/watermark.py"
 SCHEDULING = "sched/store/postgres/scheduling.py"
 WORKING = "sched/store/postgres/working.py"
@@ -865,5 +866,23 @@ MUTATIONS = (
         0,
         (Edit(CHANGING, " or (not j.paused and {_LATE})", ""),),
         (ASLEEP + "test_who_changes_what_is_late_tells_from_when_on_to_look",),
+    ),
+    Mutation(
+        "what-comes-back-wakes-nobody",
+        0,
+        (Edit(DISPATCH, "        self._wake.set()\n", ""),),
+        (ASLEEP + "test_what_the_broker_gives_back_wakes_its_scheduler",),
+    ),
+    Mutation(
+        "who-has-to-publish-again-sleeps",
+        0,
+        (
+            Edit(
+                SCHEDULER,
+                "            elif dispatcher.repeating:\n                await dispatcher.progress(AGAIN_SECONDS)\n",
+                "",
+            ),
+        ),
+        (UNIT_DISPATCH + "test_who_has_something_to_publish_again_does_not_go_to_sleep",),
     ),
 )

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 PATIENCE = 40.0
 """Seconds that a test waits; without what it is about it would wait for ever."""
 LATE = TRAIL.total_seconds() + 1
+RETURNED_SECONDS = 1.0
 
 
 class Watch:
@@ -52,7 +53,7 @@ class Watch:
         self.news = asyncio.Event()
         self.lanes, self.wake = LaneBook(), asyncio.Event()
         self.returned = 0
-        """How many of the next messages come back."""
+        """How many of the next messages come back, RETURNED_SECONDS later."""
 
     async def declare_work_queue(self, queue: str) -> None:
         return None
@@ -60,8 +61,12 @@ class Watch:
     def publish(self, message: Any, done: Any) -> None:
         self.found.append(decode(message.body).job_id)
         self.news.set()
-        self.returned, comes_back = max(0, self.returned - 1), self.returned > 0
-        asyncio.get_running_loop().call_soon(done, Publish.RETURNED if comes_back else Publish.CONFIRMED)
+        loop = asyncio.get_running_loop()
+        if self.returned:
+            self.returned -= 1
+            loop.call_later(RETURNED_SECONDS, done, Publish.RETURNED)
+        else:
+            loop.call_soon(done, Publish.CONFIRMED)
 
     async def until_found(self, job_id: str, times: int = 1) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -265,11 +270,13 @@ async def test_a_run_that_was_set_ready_long_before_the_commit_is_found(house, s
         await watch.until_found(job.id, times=2)
 
 
-async def test_what_the_broker_gives_back_is_published_again_though_nothing_else_is_due(house, store_url):
-    """Without `_stir` or `repeating` (sched/scheduler/dispatch.py) it lies there until something else wakes the scheduler."""
+async def test_what_the_broker_gives_back_wakes_its_scheduler(house, store_url):
+    """It comes back when the scheduler is asleep again, and nothing else is due. Without `self._wake.set()` in `_stir`
+    (sched/scheduler/dispatch.py) it lies there until something else is.
+    """
     async with watching(house, store_url) as watch:
         await watch.until_asleep()
-        watch.returned = 2
+        watch.returned = 1
         job = house.job()
         house.submit(job)
-        await watch.until_found(job.id, 3)
+        await watch.until_found(job.id, 2)

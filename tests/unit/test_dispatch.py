@@ -159,6 +159,31 @@ async def test_numbers_that_the_store_gives_anew_are_told_until_they_rise_again(
         assert dispatcher.numbers_back is told
 
 
+async def test_who_has_something_to_publish_again_does_not_go_to_sleep(monkeypatch):
+    """It may have come back, and the call for it been heard, while claims were looking. Without `dispatcher.repeating` in
+    `_dispatch` (sched/scheduler/service.py) it would wait for something else to become due.
+    """
+    monkeypatch.setattr("rota.sched.scheduler.service.AGAIN_SECONDS", 0.01)
+    dispatcher, publisher = await claimed(5)
+    publisher.answer(Publish.RETURNED)
+    slept = []
+
+    async def until_due():
+        slept.append(dispatcher.repeating)
+        raise Unreachable("seen enough")
+
+    async def comes_back_meanwhile(*_):
+        publisher.answer(Publish.RETURNED if len(publisher.published) == 2 else Publish.CONFIRMED)
+        return 0
+
+    dispatcher._move = comes_back_meanwhile
+    sleeper = SimpleNamespace(until_due=until_due, overdue=False)
+    with pytest.raises(Unreachable):
+        await Scheduler._dispatch(dispatcher, sleeper)
+    assert len(publisher.published) == 3
+    assert slept == [False]
+
+
 async def test_a_pipeline_that_does_not_come_round_ends_its_membership():
     dispatcher, _ = await claimed(5)
     dispatcher.last_round = time.monotonic() - STUCK_SECONDS - 1
