@@ -61,6 +61,25 @@ def test_duties_go_on_though_the_clock_was_set_back(clock):
         assert {name for (name,) in told} >= {"recovery", "reconciler"}
 
 
+def test_duties_go_by_the_settings_of_who_asks(clock):
+    """A scheduler that takes a duty for long holds up none that wants it more often: without `least(due_at, ...)` in TAKE
+    (sched/store/postgres/duties.py) a shorter ROTA_RECONCILE_AFTER would wait for what the longer one had set.
+    """
+    with closing(PostgresTestbed(clock.url)) as bed, closing(House(bed)) as house:
+        scheduler = house.join()
+
+        def ran(every: float) -> bool:
+            before = clock.sql("select ran_at from rota.duty where name = 'reconciler'")
+            house.run(house.store.reconcile(scheduler, [], 60, every))
+            return clock.sql("select ran_at from rota.duty where name = 'reconciler'") != before
+
+        assert ran(400)
+        clock.step(timedelta(seconds=10))
+        assert not ran(30)
+        clock.step(timedelta(seconds=21))
+        assert ran(30)
+
+
 def test_a_clock_can_run(clock):
     clock.run()
     first = clock.now

@@ -33,3 +33,14 @@ def test_a_redrive_that_is_ahead_of_its_runs_waits_between_portions(ahead, pause
                 order = plan.send(DeadBatch(taken=[key], last=DeadPlace(NOW, key) if left else None, ahead=seconds))
     assert not left
     assert waited == pauses
+
+
+@pytest.mark.parametrize(
+    ("rate", "portion"), [(None, 500), (1.0, 100), (2_000.0, 100), (4_000.0, 200), (50_000.0, 500)]
+)
+def test_a_redrive_with_a_rate_takes_the_store_for_less_at_a_time(rate, portion):
+    """A portion is what it spreads over a pause, and no less than a hundred."""
+    plan = redriving(AnyStore(), [], DeadFilter(queue="mail"), Redrive("ann@here", per_second=rate))
+    assert next(plan)[0] == "survey_dead"
+    name, (which, _) = plan.send(DeadSurvey(NOW, {"work": 1100}))
+    assert (name, which.portion) == ("redrive", portion)

@@ -8,6 +8,7 @@ from rota.sched.errors import Superseded, Unreachable
 from rota.sched.stats import Stats
 from rota.sched.store.values import Begun, Standing
 from rota.workers.intake import DOUBT_SECONDS, Intake
+from rota.workers.service import Worker
 from rota.workers.settle import Settler
 
 from tests.unit.conftest import AnyStore, RecordingConsumer, ScriptedLink, SilentPublisher, a_delivered_attempt
@@ -212,6 +213,16 @@ def test_slots_that_are_lost_begin_nothing_and_who_has_none_is_not_able():
     assert (bench.intake.room(), bench.intake.able) == (1, True)
     bench.intake.lost = 4
     assert (bench.intake.room(), bench.intake.able) == (0, False)
+
+
+async def test_slots_are_lost_to_what_the_executor_could_not_end():
+    """And it is looked again and again until they are back, though nothing runs. Without `intake.lost = ...` in `_overdue`
+    (workers/service.py) a worker would take messages for slots that it does not have.
+    """
+    bench, worker = Bench(), object.__new__(Worker)
+    worker._executor = SimpleNamespace(lost=2, give_up_overdue=lambda: None)
+    await worker._overdue(bench.intake)
+    assert bench.intake.lost == 2
 
 
 async def test_a_handler_that_is_not_here_is_told_of_for_as_long_as_its_messages_come(monkeypatch, caplog):
