@@ -53,11 +53,11 @@ class Job:
 class Attempt:
     """A run that the ledger gave to this worker, until its end is written. Times are of the monotonic clock.
 
-    completed: its transaction has written the end; committing: it was sent, and may have; released: handed back by a drain; dropped: its worker was taken for
-    dead; sent: its end was sent before and no answer came; cancelled: somebody asked for it; given_up: its thread or
-    coroutine did not end in time, what it still does is in vain. `started`: when its handler was called; `told`: when its
-    coroutine was cancelled; `age`: seconds from when the run was due until it was begun; `checkpoint` and `progress` are JSON
-    text. `catchup` and `missed`: how late its tick was claimed.
+    completed: its transaction has written the end; committing: that commit was asked for, and may have got through; released:
+    handed back by a drain; dropped: its worker was taken for dead; sent: its end was sent before and no answer came; cancelled:
+    somebody asked for it; given_up: its thread or coroutine did not end in time, what it still does is in vain. `started`: when
+    its handler was called; `told`: when its coroutine was cancelled; `age`: seconds from when the run was due until it was
+    begun; `checkpoint` and `progress` are JSON text. `catchup` and `missed`: how late its tick was claimed.
     """
 
     job: Job

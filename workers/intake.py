@@ -109,7 +109,7 @@ class Intake:
         self.begun: Counter[str] = Counter()
         """How many runs of each queue have begun."""
         self.stirred = asyncio.Event()
-        """Set when one begins; for whom it was a surprise clears it."""
+        """Set when one begins. Who adapts the prefetch clears it before it waits."""
         self.open = True
         self.lost = 0
         """Slots that are taken for long by what was given up."""

@@ -37,9 +37,9 @@ class Instance(ABC):
         return self.folder / "server.log"
 
     @property
+    @abstractmethod
     def url(self) -> str:
         """Where clients connect; known from the first start on."""
-        raise NotImplementedError
 
     @property
     def pid(self) -> int | None:
