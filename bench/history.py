@@ -26,7 +26,10 @@ OLD_DAYS = 400
 SIZE_MB = "select pg_total_relation_size(%s) / 1e6"
 GONE = "select to_regclass(%s) is null"
 FIRST_END = "select exists(select from rota.history where handler = 'live')"
-DUE_AGAIN = "update rota.duty set due_at = clock_timestamp() + %s::interval where name = 'retention'"
+DUE_AGAIN = """
+update rota.duty set ran_at = clock_timestamp(), due_at = clock_timestamp() + %s::interval where name = 'retention'
+"""
+"""A duty is due at the latest a minute after it ran, whatever `due_at` says: what comes before the drop has to fit into that."""
 NOW = "select clock_timestamp()"
 LATENESS = """
 select count(*), percentile_cont(array[0.5, 0.99, 1]) within group (order by extract(epoch from begun_at - due_at)::float8)
@@ -76,6 +79,10 @@ def retention(bench: Bench, options: argparse.Namespace, report: Report) -> None
             time.sleep(5)  # what was submitted before members had joined has gone through
             before = bench.value(NOW)
             time.sleep(options.before)
+            if bench.value(GONE, table):
+                raise SystemExit(
+                    f"bench: {table} was gone before it was asked for; give less than --before {options.before}"
+                )
             # A scheduler looks after it when it starts, if it is due.
             bench.db.execute(DUE_AGAIN, ["-1 min"])
             asked = bench.value(NOW)
