@@ -66,6 +66,7 @@ lint: setup view ## ruff, mypy and the import contracts
 	@MYPYPATH=.rota/lint:compose $(VENV)/mypy -p rota
 	@MYPYPATH=.rota/lint:compose $(VENV)/mypy compose
 	@MYPYPATH=.rota/lint:compose $(VENV)/mypy tests/chaos/run.py
+	@MYPYPATH=.rota/lint:compose:bench $(VENV)/mypy bench/*.py
 	@PYTHONPATH=.rota/lint $(VENV)/lint-imports
 
 # What the package looks like when it is installed: type checkers do not follow the editable install.

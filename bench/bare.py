@@ -38,7 +38,7 @@ class Link:
         self._connection = pika.SelectConnection(
             pika.URLParameters(url),
             on_open_callback=self._on_open,
-            on_close_callback=lambda *_: self._connection.ioloop.stop(),
+            on_close_callback=lambda connection, _: connection.ioloop.stop(),
         )
         self._thread = threading.Thread(target=self._connection.ioloop.start, daemon=True)
         self._thread.start()

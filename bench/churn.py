@@ -43,7 +43,7 @@ class Churn:
         self.statements = Statements(bench.db)
         self.fed = 0
         self._store = open_store(bench.store)
-        self._link: Any = self._store.link("bench")
+        self._link = self._store.link("bench")
         self._looked = 0.0
         self._ended = 0
 
@@ -55,7 +55,7 @@ class Churn:
                 self._looked = time.monotonic()
                 self._link.run(self._store.status())
             found = self.statements.read()
-            ended = found.get("finish", Counted()).rows
+            ended = finished(found)
             if ended >= jobs or time.monotonic() > until:
                 return found
             if ended > self._ended:
@@ -70,14 +70,20 @@ class Churn:
 
     def settle(self, seconds: float) -> dict[str, Counted]:
         """Feeds for a while; what was counted until then."""
-        end, found = time.monotonic() + seconds, self.go_on(FED)
+        end = time.monotonic() + seconds
+        found = self.go_on(FED, end)
         while time.monotonic() < end:
-            found = self.go_on(found["finish"].rows + FED)
+            found = self.go_on(finished(found) + FED, end)
         return found
 
     def close(self) -> None:
         """Ends the connection of status."""
         self._link.close()
+
+
+def finished(found: Mapping[str, Counted]) -> int:
+    """How many jobs have ended."""
+    return found.get("finish", Counted()).rows
 
 
 @contextmanager
@@ -118,7 +124,7 @@ def measure(bench: Bench, options: argparse.Namespace, report: Report) -> None:
         churn.go_on(FED, until)
         with old_snapshot(bench.store):
             counted = churn.settle(options.settle)
-            start = counted["finish"].rows
+            start = finished(counted)
             for n in range(1, options.samples + 1):
                 begun = time.monotonic()
                 found = churn.go_on(start + n * options.jobs // options.samples, until)
@@ -145,12 +151,12 @@ def measure(bench: Bench, options: argparse.Namespace, report: Report) -> None:
                 of_first=round(values[-1] / values[0], 2),
             )
     for name, c in sorted(each[-1].items(), key=lambda item: -item[1].buffers)[:20]:
-        start = each[0].get(name, Counted())
+        earliest = each[0].get(name, Counted())
         report.add(
             "buffers a call",
             statement=name,
             calls=c.calls,
-            first=round(start.buffers / start.calls) if start.calls else None,
+            first=round(earliest.buffers / earliest.calls) if earliest.calls else None,
             last=round(c.buffers / c.calls) if c.calls else None,
             last_ms=round(c.ms / c.calls, 2) if c.calls else None,
         )

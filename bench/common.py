@@ -42,7 +42,7 @@ from servers.rabbitmq4 import RabbitMQ4  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from rota.sched.model import Call
+    from rota.sched.app import Call
 
 NAME = "rota_bench"
 QUEUE = app.name
@@ -177,7 +177,9 @@ class Bench:
         while not reached():
             for member in self._members:
                 if member.poll() is not None:
-                    raise SystemExit(f"bench: waiting for {what}: {member.args} ended with status {member.returncode}")
+                    raise SystemExit(
+                        f"bench: waiting for {what}: {member.args!r} ended with status {member.returncode}"
+                    )
             if time.monotonic() > limit:
                 raise SystemExit(f"bench: {what} was not reached within {PATIENCE:.0f} s; {self.standing()}")
             time.sleep(pause)
@@ -209,10 +211,12 @@ def end(process: subprocess.Popen[Any]) -> None:
         process.wait()
 
 
-def output(command: Sequence[object], **options: Any) -> str:
+def output(command: Sequence[object], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
     """What a command prints; it fails with it, or when it takes longer than PATIENCE, and none of its children stays."""
     words = list(map(str, command))
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True, **options) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, start_new_session=True, env=env, cwd=cwd
+    ) as process:
         try:
             told, _ = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
@@ -405,10 +409,10 @@ def _cell(value: Any) -> str:
 def _setting(server: str | None) -> dict[str, Any]:
     overview = _management().request("GET", "/api/overview")
     with psycopg.connect(server or os.environ["ROTA_TEST_STORE"]) as db:
-        postgres = {
-            name: db.execute("select current_setting(%s)", [name]).fetchone()[0]
-            for name in ("server_version", *SERVER_SETTINGS)
-        }
+        found = db.execute(
+            "select name, current_setting(name) from unnest(%s::text[]) name", [["server_version", *SERVER_SETTINGS]]
+        )
+        postgres: dict[str, str] = dict(found.fetchall())
     return {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": _commit(),

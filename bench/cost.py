@@ -18,6 +18,7 @@ from usage import memory_mb, usage
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
 LSN = "select pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
 PAUSED = "update rota.queue set paused = %s where name = %s"
@@ -48,7 +49,7 @@ class Round:
         self.bench.db.execute(PAUSED, [False, QUEUE])
         self.bench.wait("the last finish", lambda: self.statements.read().get("finish", Counted()).rows >= jobs)
 
-    def _phase(self, jobs: int, work: Any) -> dict[str, Any]:
+    def _phase(self, jobs: int, work: Callable[[], object]) -> dict[str, Any]:
         self.statements.reset()
         before = self._cpu()
         lsn = self.bench.value(LSN)

@@ -18,7 +18,7 @@ import time
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bare import Begins, Inserts
 from common import NAME, PATIENCE, Bench, Report, Size, opened, parse, place, rounds, spread
@@ -29,6 +29,10 @@ from rota import at as when
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
+    from multiprocessing.context import SpawnProcess
+    from multiprocessing.queues import Queue
+    from multiprocessing.sharedctypes import Synchronized
+    from multiprocessing.synchronize import Semaphore
 
 SHARES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999, "max_ms": 1.0}
 LATENESS = (
@@ -53,11 +57,11 @@ def poisson(rate: float, seconds: float, rng: random.Random) -> list[float]:
 class Shared(NamedTuple):
     """What the submitting processes have in common."""
 
-    taken: Any
+    taken: Synchronized[int]
     """How many arrivals were taken."""
-    ready: Any
+    ready: Semaphore
     """Released by each that has connected."""
-    start: Any
+    start: Queue[float]
     """Gives to each when the first arrival is planned."""
     offset: float
     """How far the store's clock is ahead of ours, in seconds."""
@@ -102,7 +106,7 @@ class Arrivals:
             for process in processes:
                 process.kill()
 
-    def _check(self, processes: list[Any], seconds: float, there: str) -> None:
+    def _check(self, processes: list[SpawnProcess], seconds: float, there: str) -> None:
         """Ends the bench when a submitter has failed, or when it takes too long."""
         if failed := [process.exitcode for process in processes if process.exitcode]:
             raise SystemExit(f"bench: a submitter failed with exit status {failed[0]}; {there}")

@@ -151,7 +151,7 @@ class Place:
         try:
             with self._log.open("ab") as log:
                 for program, *options in commands:
-                    command = [self._python.parent / program, *options]
+                    command = [str(self._python.parent / program), *options]
                     begun.append(subprocess.Popen(command, env=self._env, cwd=HERE / "peers", stdout=log, stderr=log))
             yield
         finally:

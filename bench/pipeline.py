@@ -34,7 +34,7 @@ FLOOR_SPAN = "select count(*) / extract(epoch from max(finished_at) - min(claime
 FIRST_CLAIM = "select extract(epoch from min(claimed_at))::float8 from rota.run"
 NOW = "select extract(epoch from clock_timestamp())::float8"
 RATE = "select count(*) / extract(epoch from max(ended_at) - min({since}))::float8 from rota.history"
-HANDLERS = {"sync": noop, "async": anoop}
+CALLS = {"sync": noop.call, "async": anoop.call}
 PHASES = ("fired", "drained", "end_to_end")
 
 
@@ -55,7 +55,7 @@ class Product:
     def __init__(self, bench: Bench, options: argparse.Namespace, kind: str, workers: int) -> None:
         self.bench = bench
         self.jobs = options.jobs
-        self._handler = HANDLERS[kind]
+        self._call = CALLS[kind]
         self._workers = workers
         self._worker = ("worker", "--concurrency", str(options.concurrency))
         bench.env |= {"ROTA_BATCH": str(options.batch)}
@@ -73,17 +73,17 @@ class Product:
             for command in (self._worker,) * self._workers + (("scheduler",),):
                 members.enter_context(self.bench.member(*command))
             self._ended()
-        return {"fired": fired, "drained": drained, "end_to_end": self.bench.value(RATE.format(since="claimed_at"))}
+        return {"fired": fired, "drained": drained, "end_to_end": self._rate("claimed_at")}
 
     def _store(self) -> None:
-        self.bench.submit(self.jobs, lambda: self._handler.call(a=1, b="hello"))
+        self.bench.submit(self.jobs, lambda: self._call(a=1, b="hello"))
         self.bench.db.execute("vacuum analyze rota.job")
 
     def _fired(self) -> float:
         """From the first claim until the broker has all of them."""
         with closing(Depth(self.bench.broker)) as depth:
             self.bench.wait("the last publish", lambda: depth.ready() >= self.jobs, 0.02)
-        return self.jobs / (self.bench.value(NOW) - self.bench.value(FIRST_CLAIM))
+        return float(self.jobs / (self.bench.value(NOW) - self.bench.value(FIRST_CLAIM)))
 
     def _drained(self) -> float:
         """From the first begin to the last finish."""
@@ -91,7 +91,10 @@ class Product:
             for _ in range(self._workers):
                 members.enter_context(self.bench.member(*self._worker))
             self._ended()
-        return float(self.bench.value(RATE.format(since="begun_at")))
+        return self._rate("begun_at")
+
+    def _rate(self, since: str) -> float:
+        return float(self.bench.value(RATE.format(since=since)))
 
     def _ended(self) -> None:
         self.bench.wait_idle()
@@ -141,7 +144,7 @@ def measure(options: argparse.Namespace) -> None:
     report = Report("pipeline", options)
     figures: dict[tuple[str, int], list[tuple[dict[str, float], dict[str, float]]]] = {}
     for _ in rounds(options, report):
-        for kind, workers in product(HANDLERS, options.workers):
+        for kind, workers in product(CALLS, options.workers):
             beside = floor(options)
             report.note(f"floor {beside}")
             with opened() as bench:

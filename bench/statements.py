@@ -62,11 +62,11 @@ class Counted(NamedTuple):
     def __add__(self, other: object) -> Counted:
         """Both together."""
         assert isinstance(other, Counted)
-        return Counted(*(a + b for a, b in zip(self, other, strict=True)))
+        return Counted._make(a + b for a, b in zip(self, other, strict=True))
 
     def __sub__(self, other: Counted) -> Counted:
         """What came after `other`."""
-        return Counted(*(a - b for a, b in zip(self, other, strict=True)))
+        return Counted._make(a - b for a, b in zip(self, other, strict=True))
 
 
 class Statements:
@@ -89,9 +89,9 @@ class Statements:
     def read(self) -> dict[str, Counted]:
         """Since the last reset, by name."""
         found: dict[str, Counted] = {}
-        for text, *numbers in self._db.execute(_COUNTED).fetchall():
+        for text, calls, rows, ms, *rest in self._db.execute(_COUNTED):
             name = self._name(text)
-            found[name] = found.get(name, Counted()) + Counted(*numbers[:2], float(numbers[2]), *map(int, numbers[3:]))
+            found[name] = found.get(name, Counted()) + Counted(calls, rows, ms, *map(int, rest))
         return found
 
     def _name(self, text: str) -> str:

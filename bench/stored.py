@@ -37,7 +37,7 @@ class Claims:
 
     def __init__(self, bench: Bench, batch: int) -> None:
         self._store = open_store(bench.store)
-        self._link: Any = self._store.link("bench")
+        self._link = self._store.link("bench")
         self._batch = batch
         self._per_lane = max(16, batch // 8)
         self._member = self._link.run(self._store.join(NewMember("scheduler", "bench", 0, "bench")))
