@@ -81,8 +81,8 @@ class Accounts:
     def settled(self) -> bool:
         """Whether nothing is owed and nothing alive."""
         return (
-            not self.value("select count(*) from rota.run")
-            and not self.value("select count(*) from rota.job")
+            not self.value("select count(*) from rota.job")  # first: a claim in between moves them to the next
+            and not self.value("select count(*) from rota.run")
             and not self.lost()
         )
 
