@@ -211,6 +211,12 @@ def end(process: subprocess.Popen[Any]) -> None:
         process.wait()
 
 
+def kill_group(process: subprocess.Popen[Any]) -> None:
+    """Kills what is left of a process that was started in a session of its own."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def output(command: Sequence[object], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
     """What a command prints; it fails with it, or when it takes longer than PATIENCE, and none of its children stays."""
     words = list(map(str, command))
@@ -222,8 +228,7 @@ def output(command: Sequence[object], env: Mapping[str, str] | None = None, cwd:
         except subprocess.TimeoutExpired:
             raise SystemExit(f"bench: {' '.join(words)} took longer than {PATIENCE:.0f} s") from None
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process)
     if process.returncode:
         raise SystemExit(f"bench: {' '.join(words)} ended with status {process.returncode}, see above")
     return told

@@ -152,13 +152,17 @@ class Place:
             with self._log.open("ab") as log:
                 for program, *options in commands:
                     command = [str(self._python.parent / program), *options]
-                    begun.append(subprocess.Popen(command, env=self._env, cwd=HERE / "peers", stdout=log, stderr=log))
+                    process = subprocess.Popen(
+                        command, env=self._env, cwd=HERE / "peers", stdout=log, stderr=log, start_new_session=True
+                    )
+                    begun.append(process)
             yield
         finally:
             for process in begun:
                 process.terminate()
             for process in begun:
                 common.end(process)
+                common.kill_group(process)  # a worker that outlives its parent would take jobs of the next measurement
             self._running.remove(begun)
 
     def wait(self, jobs: int) -> float:
