@@ -72,6 +72,7 @@ class LaneBook:
         self._next_ready: tuple[int, str] | None = None
         self._marks: deque[tuple[datetime, int]] = deque()
         self._latest = START
+        self._orders: dict[tuple[int, str] | None, tuple[tuple[int, ...], tuple[str, ...]]] = {}
 
     def set(self, parts: Sequence[int], queues: Iterable[str]) -> bool:
         """The partitions that are mine and the queues with room. What is new begins from the start. Whether there is any."""
@@ -80,6 +81,7 @@ class LaneBook:
         lanes = [(part, queue) for part in self.parts for queue in sorted(queues)]
         if lanes == list(self._lanes):
             return False
+        self._orders.clear()
         old, self._lanes = self._lanes, {lane: self._lanes.get(lane) or _Lows() for lane in lanes}
         return not self._lanes.keys() <= old.keys()
 
@@ -119,18 +121,24 @@ class LaneBook:
                 return self._walk_from(None, lambda _: START)
 
     def _walk_from(self, first: tuple[int, str] | None, low: Callable[[_Lows], datetime]) -> Lanes:
+        parts, queues = self._orders.get(first) or self._order_from(first)
+        return Lanes(parts, queues, [low(self._lanes[lane]) for lane in zip(parts, queues, strict=True)])
+
+    def _order_from(self, first: tuple[int, str] | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Partitions and queues of all lanes, from this one on. Made once for each: there are hundreds, and many rounds a second."""
         lanes = list(self._lanes)
         at = lanes.index(first) if first in self._lanes else 0
         order = lanes[at:] + lanes[:at]
-        return Lanes([p for p, _ in order], [q for _, q in order], [low(self._lanes[lane]) for lane in order])
+        self._orders[first] = tuple(p for p, _ in order), tuple(q for _, q in order)
+        return self._orders[first]
 
     def claimed(self, lanes: Lanes, claimed: Claimed, limit: int, per_lane: int) -> None:
         """Learns from a claim of `lanes`: where to start next, and what lies below the watermarks."""
         self._see_clock(claimed.claimed_at)
         order, full = _order(lanes), claimed.rows >= limit
-        for lane, reached in _reached(order, claimed.served, claimed.claimed_at, per_lane, full=full):
-            if lows := self._lanes.get(lane):
-                lows.claim = max(lows.claim, reached - TRAIL)
+        for lane, low in _lows_behind(order, claimed.served, claimed.claimed_at, per_lane, full=full):
+            if (lows := self._lanes.get(lane)) and low > lows.claim:
+                lows.claim = low
         if full and order:
             self._next = _behind(order, claimed.served)
 
@@ -139,9 +147,9 @@ class LaneBook:
         order, full = _order(lanes), len(ready.dispatches) >= limit
         if ready.looked_at is None:
             return
-        for lane, reached in _reached(order, ready.served, ready.looked_at, per_lane, full=full):
-            if lows := self._lanes.get(lane):
-                lows.ready = max(lows.ready, reached - TRAIL)
+        for lane, low in _lows_behind(order, ready.served, ready.looked_at, per_lane, full=full):
+            if (lows := self._lanes.get(lane)) and low > lows.ready:
+                lows.ready = low
         if full and order:
             self._next_ready = _behind(order, ready.served)
 
@@ -186,14 +194,15 @@ def _order(lanes: Lanes) -> list[tuple[int, str]]:
     return list(zip(lanes.parts, lanes.queues, strict=True))
 
 
-def _reached(
+def _lows_behind(
     order: Sequence[tuple[int, str]], served: Iterable[Served], until: datetime, per_lane: int, *, full: bool
 ) -> Iterable[tuple[tuple[int, str], datetime]]:
-    """Up to when the lanes are empty now; those behind a walk that was full were not looked at."""
+    """The low watermarks of lanes that are empty up to some time now; those behind a walk that was full were not looked at."""
     gave = {s.lane: s for s in served}
+    low = until - TRAIL  # one object for nearly all lanes: whoever writes them down does it once
     for n, lane in enumerate(order[: max(gave, default=-1) if full else len(order)]):
         s = gave.get(n)
-        yield lane, s.last_due if s and s.rows >= per_lane else until
+        yield lane, s.last_due - TRAIL if s and s.rows >= per_lane else low
 
 
 def _behind(order: Sequence[tuple[int, str]], served: Iterable[Served]) -> tuple[int, str]:

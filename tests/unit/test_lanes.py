@@ -138,7 +138,7 @@ def test_a_full_look_at_ready_runs_makes_the_next_start_behind_the_lane_served_l
         assert book.walk_ready().parts[0] == first
     assert sorted(book.walk_ready().parts) == sorted(book.walk().parts)
     book.set((5, 3), ["mail"])
-    assert book.walk_ready().parts == [5, 3]
+    assert list(book.walk_ready().parts) == [5, 3]
 
 
 def test_looks_at_ready_runs_have_watermarks_of_their_own():
