@@ -75,7 +75,7 @@ class Statements:
     def __init__(self, db: psycopg.Connection) -> None:
         self._db = db
         self._names = {
-            _reduced(text): name.lower()
+            _reduced(text): name.lower().removesuffix("_unfollowed")
             for module in _MODULES
             for name, text in vars(module).items()
             if name.isupper() and isinstance(text, str)

@@ -123,8 +123,11 @@ class Settler:
         returns = [_return(a, v) for a, v in batch if v.kind in {"retry", "snooze", "release"}]
         written: set[RunKey] = {a.job.key for a, v in batch if v.kind == "completed"}
         if ends:
-            ended = await self._link.run(self._store.finish(ends))
+            ended = await self._link.run(self._store.finish_unfollowed(ends))
             written |= ended
+            if left := [end for end in ends if end.key not in ended]:
+                ended = await self._link.run(self._store.finish(left))
+                written |= ended
         if returns:
             returned = await self._link.run(self._store.give_back(returns))
             written |= returned

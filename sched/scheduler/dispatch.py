@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 1.0
 """Pause before a returned or refused publish is tried again."""
+READY_SECONDS = 0.02
+"""From one look at ready runs to the next while claims find something; a round that finds nothing has looked at both."""
 
 
 class Dispatcher:
@@ -74,6 +76,8 @@ class Dispatcher:
         self.outstanding: dict[int, tuple[str, Outgoing]] = {}
         self.watermark = Watermark()
         self.last_round = time.monotonic()
+        self._looked_ready = 0.0
+        self._recurring = False
         self.unroutable: set[str] = set()
         self.numbers_back = False
 
@@ -85,7 +89,7 @@ class Dispatcher:
         return max(0, self._window - len(self.outstanding))
 
     async def round(self) -> int:
-        """One claim and one look at ready runs; returns how many jobs were moved. Raises what the store raises."""
+        """One claim and, now and then, one look at ready runs; returns how many jobs were moved. Raises what the store raises."""
         await self._repeat()
         limit = min(self._batch, self.room)
         moved = await self._move(limit) if limit else 0
@@ -96,18 +100,38 @@ class Dispatcher:
         if not len(self._lanes):
             return 0
         per_lane = max(16, limit // 8)
-        lanes = self._lanes.walk()
+        moved = await self._claim(limit, per_lane)
+        if moved and time.monotonic() < self._looked_ready + READY_SECONDS:
+            return moved
+        self._looked_ready = time.monotonic()
+        lanes = self._lanes.walk_ready()
+        ready = await self._link.run(self._store.ready(self._member, lanes, limit, per_lane))
+        self._lanes.readied(lanes, ready, limit, per_lane)
+        await self.dispatch(ready.dispatches)
+        return moved + len(ready.dispatches)
+
+    async def _claim(self, limit: int, per_lane: int) -> int:
+        """Claims what runs once by itself, as that takes one statement, as long as nothing recurring is due beside it."""
+        lanes, once = self._lanes.walk(), 0
+        if not self._recurring:
+            claimed = await self._link.run(self._store.claim_once(self._member, lanes, limit, per_lane))
+            await self.dispatch(claimed.dispatches)
+            if not claimed.recurring:
+                self._lanes.claimed(lanes, claimed, limit, per_lane)
+                return claimed.rows
+            self._recurring = True  # and nothing is learnt of the lanes: what recurs is still in them
+            once = len(claimed.dispatches)
+            limit -= once
+            if not limit:
+                return once
         claimed = await self._link.run(self._store.claim(self._member, lanes, limit, per_lane))
+        self._recurring = claimed.recurring
         self._lanes.claimed(lanes, claimed, limit, per_lane)
         for job_id, reason in claimed.broken:
             log.error("job %s is paused: %s", job_id, reason)
         self._stats.ended("cancelled", claimed.cancelled)
         await self.dispatch(claimed.dispatches)
-        lanes = self._lanes.walk_ready()
-        ready = await self._link.run(self._store.ready(self._member, lanes, limit, per_lane))
-        self._lanes.readied(lanes, ready, limit, per_lane)
-        await self.dispatch(ready.dispatches)
-        return claimed.rows + len(ready.dispatches)
+        return once + claimed.rows
 
     async def dispatch(self, runs: Sequence[Dispatch]) -> None:
         """Publishes runs that the store has given this scheduler."""

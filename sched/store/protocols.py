@@ -161,6 +161,9 @@ class Scheduling(Protocol):
         No rows: nothing is due. Superseded: not live any more.
         """
 
+    def claim_once(self, member: int, lanes: Lanes, limit: int, per_lane: int) -> Transaction[Claimed]:
+        """As `claim`, and cheaper, of jobs that run once. `recurring`: others are due, too, and were left to `claim`."""
+
     def ready(self, member: int, lanes: Lanes, limit: int, per_lane: int | None = None) -> Transaction[Readied]:
         """Gives runs whose ready_at has come a new dispatch number, lane by lane, `per_lane` of each at most.
 
@@ -196,6 +199,9 @@ class Working(Protocol):
 
         What is missing lost its fence, or was finished by an earlier try: `look`.
         """
+
+    def finish_unfollowed(self, ends: Sequence[End]) -> Transaction[set[RunKey]]:
+        """As `finish`, and cheaper, of what nothing waits for. What is missing may be waited for: `finish`."""
 
     def give_back(self, returns: Sequence[Return]) -> Transaction[set[RunKey]]:
         """Ends attempts for now. What is missing lost its fence, or its cancel was asked for: `look`."""

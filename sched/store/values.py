@@ -82,6 +82,7 @@ class Claimed:
     `claimed_at` is the instant up to which due rows were asked for. `broken` are jobs (id, reason) whose schedule
     cannot be computed: they are paused. `skipped` counts the rows of history that tell of ticks without a run, `buffered` the
     runs that wait for their turn, `cancelled` those that ended because a tick had its job's other runs cancelled.
+    `recurring`: jobs that recur were among what was due.
     """
 
     dispatches: list[Dispatch]
@@ -91,6 +92,7 @@ class Claimed:
     skipped: int
     buffered: int = 0
     cancelled: int = 0
+    recurring: bool = False
 
     @property
     def rows(self) -> int:

@@ -93,9 +93,10 @@ def test_hot_statements_walk_their_indexes_on_a_full_store(house, keys):
 
     begin = Plan(house, store.begin(member, [(key, n, True) for key, n in keys["waiting"]]))
     look = Plan(house, store.look([key for key, _ in keys["waiting"]], 15))
-    finish = Plan(house, store.finish([End(key, n, "succeeded") for key, n in keys["running"]]))
+    ends = [End(key, n, "succeeded") for key, n in keys["running"]]
+    finish, whole = Plan(house, store.finish_unfollowed(ends)), Plan(house, store.finish(ends))
     back = Plan(house, store.give_back([Return(key, n, "retry", 5.0) for key, n in keys["running"]]))
-    for plan in (begin, look, finish, back):
+    for plan in (begin, look, finish, whole, back):
         assert plan.indexes("run") == {"run_pkey"}
         assert plan.rows_discarded("run") == 0
 
@@ -104,7 +105,7 @@ def test_hot_statements_walk_their_indexes_on_a_full_store(house, keys):
     sleep = Plan(house, store.sleep(member, lanes, 60))
     assert (sleep.indexes("job"), sleep.indexes("run")) == ({"job_due"}, {"run_ready"})
 
-    for plan in (claim, idle, begin, look, finish, back, ready, sleep):
+    for plan in (claim, idle, begin, look, finish, whole, back, ready, sleep):
         assert not plan.scanned_whole() & {"job", "run"}
 
 
@@ -117,6 +118,7 @@ def test_fresh_statistics_on_an_empty_store_tempt_no_plan_to_scan_everything(hou
         "begin": Plan(house, store.begin(member, [(key, 1, False)])),
         "look": Plan(house, store.look([key], 15)),
         "finish": Plan(house, store.finish([End(key, 1, "succeeded")])),
+        "finish_unfollowed": Plan(house, store.finish_unfollowed([End(key, 1, "succeeded")])),
         "give_back": Plan(house, store.give_back([Return(key, 1, "release")])),
         "ready": Plan(house, store.ready(member, house.lanes(), 50)),
         "sleep": Plan(house, store.sleep(member, house.lanes(), 60)),

@@ -12,13 +12,14 @@ from rota.sched.ids import new_job_id
 from rota.sched.model import Dispatch
 from rota.sched.scheduler.depths import Depths
 from rota.sched.scheduler.dispatch import Dispatcher
-from rota.sched.scheduler.lanes import LaneBook
+from rota.sched.scheduler.lanes import START, TRAIL, LaneBook
 from rota.sched.scheduler.service import STUCK_SECONDS, Scheduler
 from rota.sched.stats import Stats
-from rota.sched.store.values import Claimed, Readied
+from rota.sched.store.values import Claimed, Readied, Served
 
 from tests.unit.conftest import TICK, AnyStore, ScriptedLink, SilentPublisher
 
+DUE = datetime(2026, 1, 1, tzinfo=UTC)
 HELD = SimpleNamespace(held=True)
 """A lease that is not over."""
 
@@ -39,9 +40,45 @@ async def claimed(*numbers):
     """A dispatcher that has claimed these, and its publisher."""
     answers = [Claimed([dispatched(n) for n in given], [], datetime.now(UTC), [], 0) for given in (numbers, (), ())]
     publisher = SilentPublisher()
-    dispatcher = a_dispatcher(ScriptedLink(claim=lambda *_: answers.pop(0), ready=Readied([], [], None)), publisher)
+    dispatcher = a_dispatcher(
+        ScriptedLink(claim_once=lambda *_: answers.pop(0), ready=Readied([], [], None)), publisher
+    )
     await dispatcher.round()
     return dispatcher, publisher
+
+
+async def test_what_recurs_is_claimed_whole_until_nothing_is_due_that_recurs():
+    def told(number, *, recurring):
+        return Claimed([dispatched(number)], [Served(0, 2, DUE)], DUE, [], 0, recurring=recurring)
+
+    answers = {
+        "claim_once": [told(5, recurring=True), told(9, recurring=False)],
+        "claim": [told(6, recurring=True), told(7, recurring=True), told(8, recurring=False)],
+    }
+    asked, lows = [], []
+
+    def answer(name):
+        def give(*_):
+            asked.append(name)
+            lows.append(dispatcher._lanes.walk().lows[0])
+            return answers[name].pop(0)
+
+        return give
+
+    link = ScriptedLink(claim_once=answer("claim_once"), claim=answer("claim"), ready=Readied([], [], None))
+    dispatcher = a_dispatcher(link, SilentPublisher())
+    for _ in range(4):
+        await dispatcher.round()
+    assert asked == ["claim_once", "claim", "claim", "claim", "claim_once"]
+    assert (lows[0], lows[1], lows[2]) == (START, START, DUE - TRAIL), "what recurs was still in its lane"
+    assert sorted(dispatcher.outstanding) == [5, 6, 7, 8, 9]
+
+
+async def test_claims_of_both_kinds_share_the_room():
+    given = Claimed([dispatched(n) for n in range(10)], [Served(0, 10, DUE)], DUE, [], 0, recurring=True)
+    dispatcher = a_dispatcher(ScriptedLink(claim_once=given, ready=Readied([], [], None)), SilentPublisher())
+    assert await dispatcher.round() == 10
+    assert dispatcher.room == 0
 
 
 async def test_what_is_not_confirmed_lies_above_the_watermark():
@@ -91,7 +128,7 @@ async def test_what_came_back_is_counted_and_a_missing_queue_is_told_until_it_ta
 async def test_a_claim_without_an_answer_ends_the_pipeline():
     """The membership ends with it: what it may have claimed is adopted from its id."""
     dispatcher = a_dispatcher(
-        ScriptedLink(claim=Unreachable("the answer is lost"), ready=Readied([], [], None)), SilentPublisher()
+        ScriptedLink(claim_once=Unreachable("the answer is lost"), ready=Readied([], [], None)), SilentPublisher()
     )
     with pytest.raises(Unreachable):
         await dispatcher.round()

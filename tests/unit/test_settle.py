@@ -23,7 +23,7 @@ class Bench:
         self.attempt = a_delivered_attempt()
         self.publisher, self.consumer = SilentPublisher(), RecordingConsumer()
         self.again, self.stats = [], Stats()
-        self.link = ScriptedLink(**answers)
+        self.link = ScriptedLink(**{"finish_unfollowed": set(), **answers})
         self.settler = Settler(
             AnyStore(),
             self.link,
@@ -48,15 +48,17 @@ class Bench:
         return {self.attempt.job.key}
 
 
-async def test_an_end_is_acknowledged_when_it_is_written():
+@pytest.mark.parametrize("finish", ["finish", "finish_unfollowed"])
+async def test_an_end_is_acknowledged_when_it_is_written(finish):
+    """What nothing waits for by one statement, and the rest by another."""
     bench = Bench()
-    bench.link.answers["finish"] = bench.written
+    bench.link.answers[finish] = bench.written
     await bench.flush(Verdict("succeeded"))
     assert bench.consumer.settled == ["ack"]
 
 
 async def test_nothing_is_settled_while_the_store_is_away():
-    bench = Bench(finish=Unreachable("away"), give_back=Unreachable("away"))
+    bench = Bench(finish_unfollowed=Unreachable("away"), give_back=Unreachable("away"))
     for verdict in (Verdict("succeeded"), RETRY):
         with pytest.raises(Unreachable):
             await bench.flush(verdict)

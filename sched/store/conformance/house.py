@@ -94,6 +94,9 @@ class House:
     def claim(self, member: int, limit: int = 500, per_lane: int = 100, lanes: Lanes | None = None) -> Claimed:
         return self.run(self.store.claim(member, lanes or self.lanes(), limit, per_lane))
 
+    def claim_once(self, member: int, limit: int = 500) -> Claimed:
+        return self.run(self.store.claim_once(member, self.lanes(), limit, 100))
+
     def ready(self, member: int) -> list[Dispatch]:
         return self.run(self.store.ready(member, self.lanes(), 100)).dispatches
 

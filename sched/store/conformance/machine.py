@@ -267,7 +267,8 @@ class Protocol(RuleBasedStateMachine):
     def _claim(self, s: Scheduler, *, lost: bool = False) -> None:
         cursors = {job_id: self._cursor(job_id) for job_id in self.recurring if job_id in self.future}
         try:
-            dispatches = self.house.claim(s.member).dispatches
+            once = self.house.claim_once(s.member)
+            dispatches = once.dispatches + (self.house.claim(s.member).dispatches if once.recurring else [])
         except Superseded:
             assert s.member in self.gone
             self._join_anew(s)
@@ -559,7 +560,8 @@ class Protocol(RuleBasedStateMachine):
         key, run = attempt.key, self.runs.get(attempt.key)
         mine = run is not None and run.fence == attempt.fence
         if fate == "succeeded" or fate == "dead" or fate == "cancelled":  # noqa: PLR1714 - narrows the type
-            written = self.house.run(self.store.finish([End(key, attempt.fence, fate, fate)]))
+            end = End(key, attempt.fence, fate, fate)
+            written = self.house.run(self.store.finish_unfollowed([end])) or self.house.run(self.store.finish([end]))
             assert written == ({key} if mine else set()), "a fenced write"
             if mine:
                 self._ended(key, self.dead if fate == "dead" else self.past)

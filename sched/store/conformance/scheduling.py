@@ -11,7 +11,7 @@ import pytest
 from rota.sched.errors import Superseded
 from rota.sched.ids import RunKey, partition_of
 from rota.sched.scheduler.lanes import LaneBook
-from rota.sched.when import Once, Schedule
+from rota.sched.when import Once, Schedule, every
 
 if TYPE_CHECKING:
     from rota.sched.store.conformance.house import House
@@ -25,6 +25,24 @@ def test_a_job_that_is_due_is_claimed_once(house: House) -> None:
     assert dispatch.queue == "mail"
     assert dispatch.args == '{"n": 1}'
     assert house.claim(scheduler).dispatches == []
+
+
+def test_what_runs_once_is_claimed_by_itself_and_what_recurs_is_told_and_left(house: House) -> None:
+    scheduler = house.join()
+    once, recurring = house.job(), house.job(when=every(60))
+    house.submit(once, recurring)
+    claimed = house.claim_once(scheduler)
+    assert ([d.job_id for d in claimed.dispatches], claimed.recurring) == ([once.id], False)
+    house.bed.pass_time(60)
+    house.submit(second := house.job())
+    claimed = house.claim_once(scheduler)
+    assert ([d.job_id for d in claimed.dispatches], claimed.recurring) == ([second.id], True)
+    assert claimed.rows == 2, "it takes part in the limits"
+    again = house.claim_once(scheduler)
+    assert (again.dispatches, again.recurring) == ([], True)
+    whole = house.claim(scheduler)
+    assert ([d.job_id for d in whole.dispatches], whole.recurring) == ([recurring.id], True)
+    assert not house.claim_once(scheduler).recurring
 
 
 def test_a_job_that_is_not_due_stays(house: House) -> None:
@@ -55,6 +73,8 @@ def test_the_dead_claim_nothing(house: House) -> None:
     house.lose(house.join(), scheduler)
     with pytest.raises(Superseded, match=str(scheduler)):
         house.claim(scheduler)
+    with pytest.raises(Superseded, match=str(scheduler)):
+        house.claim_once(scheduler)
 
 
 def test_a_lane_that_is_not_asked_gives_nothing(house: House) -> None:

@@ -354,6 +354,16 @@ def test_the_end_of_an_attempt_that_was_taken_away_releases_nothing(house: House
     assert line.states() == ["waiting", "buffered"]
 
 
+def test_what_a_tick_waits_for_is_no_run_that_nothing_waits_for(house: House) -> None:
+    line = _Line(house)
+    line.tick()
+    end = End(line.key, line.begun.fence, "succeeded")
+    assert house.run(house.store.finish_unfollowed([end])) == set()
+    assert line.states() == ["running", "buffered"]
+    line.end(line.begun)
+    assert line.states() == ["waiting"]
+
+
 def test_a_run_whose_answer_was_lost_releases_one(house: House) -> None:
     line = _Line(house, "buffer_all")
     line.tick()

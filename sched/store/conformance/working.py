@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rota.sched.store.conformance.house import House
 
 _ERROR = '{"attempt": 1, "type": "ValueError", "message": "no"}'
+_either_finish = pytest.mark.parametrize("finish", ["finish", "finish_unfollowed"])
 
 
 def test_a_begun_run_is_running_under_its_worker_with_a_fence(house: House) -> None:
@@ -46,11 +47,12 @@ def test_the_dead_begin_nothing(house: House) -> None:
         house.begin(worker, dispatch)
 
 
-def test_a_finished_run_is_history_once(house: House) -> None:
+@_either_finish
+def test_a_finished_run_is_history_once(house: House, finish: str) -> None:
     *_, begun = house.started()
     end = End(begun.key, begun.fence, "succeeded", result='{"sum": 3}')
-    assert house.run(house.store.finish([end])) == {begun.key}
-    assert house.run(house.store.finish([end])) == set()
+    assert house.run(getattr(house.store, finish)([end])) == {begun.key}
+    assert house.run(getattr(house.store, finish)([end])) == set()
     (past,) = house.shown(begun.key.job_id).history
     assert [past[name] for name in ("outcome", "reason", "attempt", "errors", "result")] == [
         "succeeded",
@@ -62,27 +64,30 @@ def test_a_finished_run_is_history_once(house: House) -> None:
     assert house.standing(begun.key).state is None
 
 
-def test_a_finish_under_another_fence_writes_nothing(house: House) -> None:
+@_either_finish
+def test_a_finish_under_another_fence_writes_nothing(house: House, finish: str) -> None:
     *_, begun = house.started()
-    assert house.run(house.store.finish([End(begun.key, begun.fence + 1, "succeeded")])) == set()
+    assert house.run(getattr(house.store, finish)([End(begun.key, begun.fence + 1, "succeeded")])) == set()
     assert house.standing(begun.key).state == "running"
 
 
-def test_an_attempt_that_was_taken_away_can_write_nothing(house: House) -> None:
+@_either_finish
+def test_an_attempt_that_was_taken_away_can_write_nothing(house: House, finish: str) -> None:
     scheduler, worker, _, begun = house.started()
     house.lose(scheduler, worker)
     (again,) = house.ready(scheduler)
     (second,) = house.begin(house.join("worker"), again)
-    assert house.run(house.store.finish([End(begun.key, begun.fence, "succeeded")])) == set()
+    assert house.run(getattr(house.store, finish)([End(begun.key, begun.fence, "succeeded")])) == set()
     assert house.run(house.store.give_back([Return(begun.key, begun.fence, "retry", 1, _ERROR)])) == set()
-    assert house.run(house.store.finish([End(second.key, second.fence, "succeeded")])) == {second.key}
+    assert house.run(getattr(house.store, finish)([End(second.key, second.fence, "succeeded")])) == {second.key}
 
 
-def test_between_its_loss_and_the_next_begin_a_run_is_nobodys(house: House) -> None:
+@_either_finish
+def test_between_its_loss_and_the_next_begin_a_run_is_nobodys(house: House, finish: str) -> None:
     scheduler, worker, _, begun = house.started()
     house.lose(scheduler, worker)
     assert house.standing(begun.key).fence is None
-    assert house.run(house.store.finish([End(begun.key, begun.fence, "succeeded")])) == set()
+    assert house.run(getattr(house.store, finish)([End(begun.key, begun.fence, "succeeded")])) == set()
     assert house.run(house.store.give_back([Return(begun.key, begun.fence, "retry", 1, _ERROR)])) == set()
     assert house.standing(begun.key).state == "waiting"
 

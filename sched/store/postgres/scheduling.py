@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from functools import lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -193,19 +194,8 @@ class SchedulingStatements:
         Raises Superseded if the member is not live. Safe to repeat under a new member id after a lost answer: what
         the lost one claimed is adopted from the dead id.
         """
-        params = {
-            "member": member,
-            **_lanes(lanes),
-            "limit": limit,
-            "per_lane": per_lane,
-        }
-        rows = yield Query(CLAIM, params)
-        if not rows:
-            raise Superseded(f"scheduler {member} was taken for dead: it claims nothing")
-        now = rows[0][0]
-        dispatches = [Dispatch(*row[2:9]) for row in rows if row[1] == 0]
-        recurring = [row for row in rows if row[1] == 1]
-        served = [Served(int(row[8]) - 1, row[2], datetime.fromisoformat(row[4])) for row in rows if row[1] == 2]
+        found = yield from _claim(member, lanes, limit, per_lane)
+        recurring, dispatches, now = found.recurring, found.dispatches, found.now
         plan = Plan(now)
         cancelled = 0
         if recurring:
@@ -217,7 +207,25 @@ class SchedulingStatements:
             dispatches += [Dispatch(*row) for row in fired]
             yield from release((job_id, each.waiting and not each.live) for job_id, each in turns.items())
         dispatches.sort(key=lambda d: d.dispatch)
-        return Claimed(dispatches, served, now, plan.broken, len(plan.skipped), plan.buffered, cancelled)
+        return Claimed(
+            dispatches,
+            found.served,
+            now,
+            plan.broken,
+            len(plan.skipped),
+            plan.buffered,
+            cancelled,
+            recurring=bool(recurring),
+        )
+
+    @transaction(pinned=True, single=True)
+    def claim_once(self, member: int, lanes: Lanes, limit: int, per_lane: int) -> Steps[Claimed]:
+        """As `claim`, of jobs that run once: one statement without a transaction around it.
+
+        Recurring jobs that it met are as they were, and `recurring` says that there are some: they take part in the limits.
+        """
+        found = yield from _claim(member, lanes, limit, per_lane)
+        return Claimed(found.dispatches, found.served, found.now, [], 0, recurring=bool(found.recurring))
 
     @transaction(pinned=True, single=True)
     def ready(self, member: int, lanes: Lanes, limit: int, per_lane: int | None = None) -> Steps[Readied]:
@@ -273,12 +281,34 @@ class SchedulingStatements:
         yield Query(WAKE, [member])
 
 
+class _Found(NamedTuple):
+    """What CLAIM has moved, and the rows of recurring jobs, which it has locked."""
+
+    now: datetime
+    dispatches: list[Dispatch]
+    recurring: list[tuple[Any, ...]]
+    served: list[Served]
+
+
+def _claim(member: int, lanes: Lanes, limit: int, per_lane: int) -> Steps[_Found]:
+    rows = yield Query(CLAIM, {"member": member, **_lanes(lanes), "limit": limit, "per_lane": per_lane})
+    if not rows:
+        raise Superseded(f"scheduler {member} was taken for dead: it claims nothing")
+    dispatches = [Dispatch(*row[2:9]) for row in rows if row[1] == 0]
+    served = [Served(int(row[8]) - 1, row[2], datetime.fromisoformat(row[4])) for row in rows if row[1] == 2]
+    return _Found(rows[0][0], dispatches, [row for row in rows if row[1] == 1], served)
+
+
 def _lanes(lanes: Lanes) -> dict[str, str]:
-    return {
-        "parts": array(lanes.parts),
-        "queues": quoted(lanes.queues),
-        "lows": array(low.isoformat() for low in lanes.lows),
-    }
+    parts, queues = _order(tuple(lanes.parts), tuple(lanes.queues))
+    # Nearly all are the same object.
+    texts = {key: low.isoformat() for key, low in {id(low): low for low in lanes.lows}.items()}
+    return {"parts": parts, "queues": queues, "lows": array([texts[id(low)] for low in lanes.lows])}
+
+
+@lru_cache(maxsize=256)
+def _order(parts: tuple[int, ...], queues: tuple[str, ...]) -> tuple[str, str]:
+    return array(parts), quoted(queues)
 
 
 class Due(NamedTuple):

@@ -84,6 +84,7 @@ died as (
 )
 select n, followed from gone
 """
+FINISH_UNFOLLOWED = FINISH.replace("\n  returning r.*", " and not r.followed\n  returning r.*")
 
 RETURN = f"""
 update rota.run r set
@@ -192,20 +193,18 @@ class WorkingStatements:
     @transaction(pinned=True)
     def finish(self, ends: Sequence[End]) -> Steps[set[RunKey]]:
         """Ends attempts for good: run to history, or to dead. Returns the keys that were written."""
-        ends = sorted(ends, key=lambda end: end.key)
-        params = {
-            "ids": array(e.key.job_id for e in ends),
-            "ticks": array(e.key.scheduled_for for e in ends),
-            "fences": array(e.fence for e in ends),
-            "outcomes": array(e.outcome for e in ends),
-            "reasons": sparse([e.reason for e in ends]),
-            "results": sparse([e.result for e in ends]),
-            "errors": sparse([e.error for e in ends]),
-        }
+        ends, params = _ends(ends)
         rows = yield Query(FINISH, params)
         written = [ends[n - 1].key for n, _ in rows]
         yield from release((key.job_id, followed) for key, (_, followed) in zip(written, rows, strict=True))
         return set(written)
+
+    @transaction(pinned=True, single=True)
+    def finish_unfollowed(self, ends: Sequence[End]) -> Steps[set[RunKey]]:
+        """As `finish`, of runs that nothing waits for: one statement without a transaction around it. The others stay."""
+        ends, params = _ends(ends)
+        rows = yield Query(FINISH_UNFOLLOWED, params)
+        return {ends[n - 1].key for n, _ in rows}
 
     @transaction(pinned=True)
     def give_back(self, returns: Sequence[Return]) -> Steps[set[RunKey]]:
@@ -285,6 +284,20 @@ class WorkingStatements:
             "progress": [text for _, _, text in told],
         }
         return len((yield Query(PROGRESS, params)))
+
+
+def _ends(ends: Sequence[End]) -> tuple[list[End], dict[str, Any]]:
+    """In the order in which rows are locked, and as parameters."""
+    ends = sorted(ends, key=lambda end: end.key)
+    return ends, {
+        "ids": array(e.key.job_id for e in ends),
+        "ticks": array(e.key.scheduled_for for e in ends),
+        "fences": array(e.fence for e in ends),
+        "outcomes": array(e.outcome for e in ends),
+        "reasons": sparse([e.reason for e in ends]),
+        "results": sparse([e.result for e in ends]),
+        "errors": sparse([e.error for e in ends]),
+    }
 
 
 def _fenced(owned: Sequence[Owned]) -> dict[str, list[Any]]:
