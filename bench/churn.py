@@ -2,8 +2,9 @@
 
 Another connection holds a snapshot from the beginning, as a forgotten session or a long dump does: nothing that leaves a table
 is vacuumed away. The pipeline is fed with jobs that are due at once, a few thousand ahead of it, and somebody looks at `rota
-status` now and then. Claim, begin and finish are told per job; recovery, reconciler and status per call. Samples begin when low
-watermarks have the distance from now that they keep: what is read between the two goes with the rate, not with what went through.
+status` now and then. Claim, begin and finish are told per job; recovery, reconciler and status, which come by the clock, per call, too:
+a call reads what has gone through lately, so it costs more where more goes through in a second. Samples begin when low watermarks have
+the distance from now that they keep. In the end the last quarter of the samples is told against the first, per job for all.
 
     make bench BENCH=churn
     make bench BENCH="churn --jobs 200000"
@@ -23,10 +24,9 @@ from stock import feed, queue_names
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 PER_JOB = ("claim", "ready", "begin", "finish")
-PER_CALL = ("recovery", "reconciler", "status", "next_due", "owned")
 FED = 2000
 """Jobs that are stored at a time."""
 AHEAD = 10_000
@@ -95,21 +95,33 @@ def old_snapshot(store: str) -> Iterator[None]:
         yield
 
 
-def sample(found: Mapping[str, Counted], seconds: float) -> dict[str, Any]:
-    """Buffers; None for what was not called meanwhile."""
-    jobs = found["finish"].rows
-    calls = {
+def parts(found: Mapping[str, Counted]) -> dict[str, Counted]:
+    """What is told, each of one or of several statements."""
+    return {
+        **{name: found.get(name, Counted()) for name in PER_JOB},
         "recovery": total(found, RECOVERY)._replace(calls=found.get("glance", Counted()).calls),
         "reconciler": found.get("lost", Counted()),
         "status": of_status(found),
         "next_due": found.get("sleep", Counted()),
         "owned": found.get("owned", Counted()),
     }
+
+
+def sample(found: Mapping[str, Counted], seconds: float) -> dict[str, Any]:
+    """Buffers; None for what was not called meanwhile."""
+    jobs, told = finished(found), parts(found)
     return {
         "jobs_per_s": round(jobs / seconds),
-        **{name: round(found.get(name, Counted()).buffers / jobs, 2) for name in PER_JOB},
-        **{name: round(c.buffers / c.calls) if c.calls else None for name, c in calls.items()},
+        **{name: round(told[name].buffers / jobs, 2) for name in PER_JOB},
+        **{name: round(c.buffers / c.calls) if c.calls else None for name, c in told.items() if name not in PER_JOB},
     }
+
+
+def per_job(samples: Sequence[Mapping[str, Counted]]) -> dict[str, float]:
+    """Buffers a job of several samples together."""
+    jobs = sum(map(finished, samples))
+    told = [parts(found) for found in samples]
+    return {name: sum(each[name].buffers for each in told) / jobs for name in told[0]}
 
 
 def measure(bench: Bench, options: argparse.Namespace, report: Report) -> None:
@@ -139,26 +151,28 @@ def measure(bench: Bench, options: argparse.Namespace, report: Report) -> None:
         raise SystemExit(
             f"bench: no sample of {options.jobs // options.samples:,} jobs within {options.minutes} minutes"
         )
-    for name in (*PER_JOB, *PER_CALL):
-        values = [row[name] for row in samples if row[name]]
-        if values:
+    quarter = max(1, len(each) // 4)
+    first, last = per_job(each[:quarter]), per_job(each[-quarter:])
+    for name, buffers in first.items():
+        if buffers:
+            of_first = round(last[name] / buffers, 2)
             report.add(
-                "last of first",
+                "buffers a job, last quarter of first",
                 statement=name,
-                per="job" if name in PER_JOB else "call",
-                first=values[0],
-                last=values[-1],
-                of_first=round(values[-1] / values[0], 2),
+                first=round(buffers, 2),
+                last=round(last[name], 2),
+                of_first=of_first,
             )
-    for name, c in sorted(each[-1].items(), key=lambda item: -item[1].buffers)[:20]:
+    called = [(name, c) for name, c in each[-1].items() if c.calls]
+    for name, c in sorted(called, key=lambda item: -item[1].buffers)[:20]:
         earliest = each[0].get(name, Counted())
         report.add(
             "buffers a call",
             statement=name,
             calls=c.calls,
             first=round(earliest.buffers / earliest.calls) if earliest.calls else None,
-            last=round(c.buffers / c.calls) if c.calls else None,
-            last_ms=round(c.ms / c.calls, 2) if c.calls else None,
+            last=round(c.buffers / c.calls),
+            last_ms=round(c.ms / c.calls, 2),
         )
 
 
