@@ -238,8 +238,7 @@ def storing(
             answers.update(zip(wave, (yield from plan.steps()), strict=True))
         return [answers[n] for n in range(len(jobs))]
 
-    plain = not any(job.key or job.name or isinstance(job.when, Schedule) for job in jobs)
-    single = plain and own and not repeated and len(plans) == 1  # what plain jobs meet is never anything known
+    single = own and not repeated and len(plans) == 1 and all(job.plain for job in jobs)
     return Transaction("submit", steps, pinned=all(plan.pinned for _, plan in plans), single=single)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rota.sched.policy import NO_POLICY
+from rota.sched.when import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,6 +47,11 @@ class NewJob:
     scope: str = ""
     key_seconds: float = 7 * 86400.0
     policy: Policy = NO_POLICY
+
+    @property
+    def plain(self) -> bool:
+        """Whether it runs once and has neither key nor name: nothing that is known already can take its place."""
+        return self.key is None and self.name is None and not isinstance(self.when, Schedule)
 
 
 @dataclass(frozen=True, slots=True)
