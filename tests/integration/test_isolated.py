@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from rota.workers.attempt import Attempt, Job, Verdict, describe, judge
 from rota.workers.isolated import CannotStart, Isolated, ProcessDied
 
 from tests.conftest import BOUND
-from tests.integration.conftest import COMPOSE, Party
+from tests.integration.conftest import COMPOSE, Party, alive
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # for isolated_app, here and in the processes
@@ -68,12 +68,6 @@ async def numbers(path):
     while not path.exists() or not path.read_text():  # noqa: ASYNC110 - of another process
         await asyncio.sleep(0.01)
     return [int(number) for number in path.read_text().split()]
-
-
-def alive(pid):
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def gone(*pids):
