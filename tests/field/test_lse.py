@@ -224,6 +224,8 @@ def cut_off(field, relay):
         client.submit(held.call(key="k", way="transaction"))
     field.until("it to begin", lambda: field.executions("k"))
     relay.hold()
+    silent = "select beat_at < clock_timestamp() - interval '3 s' from rota.member where pid = %s"
+    field.until("its lease to be over", lambda: field.value(silent, worker.pid))
     field.until_dead(worker)
     return worker
 
@@ -255,7 +257,8 @@ def test_lse_13_a_worker_that_cannot_renew_its_lease_gives_back_what_it_was_sent
             for n in range(6):
                 client.submit(held.call(key=f"new-{n}", way="return"))
                 field.open(f"new-{n}-1")
-        field.until("the new ones to end", lambda: field.value("select count(*) from rota.history") == 6)
+        # What is being begun comes back when its statement has been given up, after a minute.
+        field.until("the new ones to end", lambda: field.value("select count(*) from rota.history") == 6, 2 * BOUND)
 
 
 def test_lse_19_a_coroutine_that_hangs_ends_with_its_timeout(field):

@@ -34,6 +34,7 @@ class Listener:
 
 
 def test_a_death_is_told_to_those_who_listen(party):
+    party.until_connected()
     with closing(Listener(party.env["ROTA_BROKER"])) as listener, Client.open(party.store) as client:
         ref = client.submit(broken.call(key="k"), queue="demo")
         key, data = listener.next()
@@ -44,6 +45,7 @@ def test_a_death_is_told_to_those_who_listen(party):
 
 
 def test_a_poisoned_run_is_told_by_the_scheduler(party):
+    party.until_connected()
     with closing(Listener(party.env["ROTA_BROKER"])) as listener, Client.open(party.store) as client:
         ref = client.submit(slow_effect.call(key="k", hold=60, pause=60))
         worker = party.members[1]
