@@ -95,7 +95,10 @@ def test_dly_06_a_run_that_is_longer_than_the_brokers_ack_timeout_is_executed_on
     """
     node = make_rabbitmq(configuration={"consumer_timeout": "20000"}, advanced={"channel_tick_interval": 1000})
     with closing(Field(store_url, node.url, tmp_path)) as field, Client.open(field.store) as client:
-        field.env |= {"ROTA_ACK_TIMEOUT": "20", "ROTA_LEASE": "12"}  # copies of what runs come back when a lease is over
+        field.env |= {
+            "ROTA_ACK_TIMEOUT": "20",
+            "ROTA_LEASE": "12",
+        }  # copies of what runs come back when a lease is over
         field.open("mended")
         field.start("scheduler")
         first = field.start("worker", "--concurrency", "1")

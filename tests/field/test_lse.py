@@ -262,7 +262,9 @@ def test_lse_13_a_worker_that_cannot_renew_its_lease_gives_back_what_it_was_sent
 
 
 def test_lse_19_a_coroutine_that_hangs_ends_with_its_timeout(field):
-    """The worker's heart goes on beating. Without `asyncio.timeout` (workers/executor.py) the run hangs with it."""
+    """The worker's heart goes on beating. Without `asyncio.timeout` (workers/executor.py) it hangs on, though its run is taken
+    from it in the end, and is told of for ever.
+    """
     field.start("scheduler")
     field.start("worker")
     field.until_working()
@@ -270,6 +272,11 @@ def test_lse_19_a_coroutine_that_hangs_ends_with_its_timeout(field):
         client.submit(hangs.call(key="k"))
     field.until("the second attempt", lambda: field.value("select count(*) from rota.history") == 1)
     assert field.value("select errors->0->>'type' from rota.history") == "TimeoutError"
+    since = field.value("select clock_timestamp()")
+    beaten = "select count(*) from rota.member where kind = 'worker' and beat_at > %s + interval '1 s'"
+    field.until(
+        "heartbeats with nothing to tell", lambda: field.value(beaten, since) and not field.status()["degraded"]
+    )
 
 
 def test_lse_19_a_thread_that_hangs_loses_its_run_with_its_timeout(field):
