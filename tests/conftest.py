@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import psycopg
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "compose"))
@@ -37,8 +37,13 @@ BOUND = 120.0
 ASYNC_BOUND = 300.0  # seconds: a coroutine test that takes longer hangs
 
 
+# An example that takes long shows that the machine does.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 # For runs that only want to know whether there is a failure: `--hypothesis-profile=unshrunk`.
-settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.reuse, Phase.generate])
+settings.register_profile(
+    "unshrunk", settings.get_profile("steady"), phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)
 
 
 def pytest_configure() -> None:
