@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, settings
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "compose"))
 
-from servers import Missing, NotReady, PgBouncer, Postgres, RabbitMQ, Services  # noqa: E402 - found by the line above
+from servers import Missing, NotReady, PgBouncer, Postgres, RabbitMQ, Services, process  # noqa: E402 - found by the line above
 from servers.databases import create_database, drop_database  # noqa: E402
 from servers.management import Management  # noqa: E402
 from servers.rabbitmq4 import RabbitMQ4  # noqa: E402
@@ -182,7 +182,7 @@ def database(store_url: str) -> str:
 def management(services: Urls) -> Management:
     """RabbitMQ's HTTP API."""
     found = Management(services.broker, services.management)
-    if not found.answers():
+    if not process.wait_until(found.answers, BOUND, every=0.5):
         missing(Missing("RabbitMQ's management API does not answer: set ROTA_TEST_BROKER_MANAGEMENT=http://..."))
     return found
 
