@@ -181,7 +181,7 @@ def test_sgl_10_of_those_that_claim_in_the_same_second_each_tick_has_one(house):
 def test_sgl_12_who_looks_too_early_and_too_often_gets_each_tick_once(house):
     """Two look all the time, over the boundaries of three seconds; what they get ends at once.
 
-    Without `update rota.job j set scheduled_for = m.next` in ADVANCE (sched/store/postgres/scheduling.py) each look gets
+    Without `set scheduled_for = x.next` in ADVANCE (sched/store/postgres/scheduling.py) each look gets
     the same tick again.
     """
     jobs = [house.job(when=Schedule(every=1, misfire="run_all")) for _ in range(50)]
@@ -282,7 +282,7 @@ def test_sgl_15_pgl_04_claiming_the_same_makes_no_errors_and_nobody_waits(make_p
 
 
 def test_sgl_16_a_tick_that_ran_and_was_forgotten_is_not_claimed_again(house):
-    """The cursor remembers it: without `scheduled_for = m.next` in ADVANCE (sched/store/postgres/scheduling.py) it is claimed
+    """The cursor remembers it: without `scheduled_for = x.next` in ADVANCE (sched/store/postgres/scheduling.py) it is claimed
     again.
     """
     first, late, worker = house.join(), house.join(), house.join("worker")
