@@ -21,12 +21,12 @@ from typing import Any, Protocol
 
 import psycopg
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "compose"))
 
-from servers import Missing, NotReady, PgBouncer, Postgres, RabbitMQ, Services  # noqa: E402 - found by the line above
+from servers import Missing, NotReady, PgBouncer, Postgres, RabbitMQ, Services, process  # noqa: E402 - found by the line above
 from servers.databases import create_database, drop_database  # noqa: E402
 from servers.management import Management  # noqa: E402
 from servers.rabbitmq4 import RabbitMQ4  # noqa: E402
@@ -37,8 +37,13 @@ BOUND = 120.0
 ASYNC_BOUND = 300.0  # seconds: a coroutine test that takes longer hangs
 
 
+# An example that takes long shows that the machine does.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 # For runs that only want to know whether there is a failure: `--hypothesis-profile=unshrunk`.
-settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.reuse, Phase.generate])
+settings.register_profile(
+    "unshrunk", settings.get_profile("steady"), phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)
 
 
 def pytest_configure() -> None:
@@ -177,7 +182,7 @@ def database(store_url: str) -> str:
 def management(services: Urls) -> Management:
     """RabbitMQ's HTTP API."""
     found = Management(services.broker, services.management)
-    if not found.answers():
+    if not process.wait_until(found.answers, BOUND, every=0.5):
         missing(Missing("RabbitMQ's management API does not answer: set ROTA_TEST_BROKER_MANAGEMENT=http://..."))
     return found
 

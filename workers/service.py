@@ -257,7 +257,7 @@ class Worker:
                 for queue in self._queues:
                     await self._consumer.consume(work_queue(queue), self._least, intake.receive)
                 consuming = True
-            elif consuming and not intake.able:
+            elif not intake.able and (consuming or intake.waiting):  # what was being begun comes back later
                 why = (
                     "all slots are taken by what does not end"
                     if intake.lost

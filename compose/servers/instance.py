@@ -126,8 +126,15 @@ class Instance(ABC):
             process.signal_tree(pid, number)
 
     def _wait_ready(self) -> None:
-        process.wait_until(lambda: self._answers() or not self.running, self.start_seconds)
-        if not (self.running and self._answers()):
+        answered = False
+
+        def settled() -> bool:
+            nonlocal answered
+            answered = self._answers()
+            return answered or not self.running
+
+        process.wait_until(settled, self.start_seconds)
+        if not answered:  # not asked once more: a machine that stands still now and then has shown enough
             self.crash()
             raise NotReady(f"{self.name} did not start within {self.start_seconds:.0f} s: look into {self.log}")
 
@@ -147,7 +154,7 @@ class Instance(ABC):
 
 def _becomes_free(port: int) -> bool:
     """Whether the port is free by and by: the kernel closes a killed server's socket a little after its death."""
-    return process.wait_until(lambda: process.port_is_free(port), 5.0)
+    return process.wait_until(lambda: process.port_is_free(port), 30.0)
 
 
 def remove(folder: Path) -> None:

@@ -121,7 +121,7 @@ async def test_thousands_of_delays_are_kept_while_a_queue_that_goes_away_harms_n
     """5,000 of 1 to 20 s. Then 40, which are more than stop a rung, whose queue is deleted while they wait."""
     ladder, draw = Ladder(broker_url), random.Random(5)
     await ladder.start()
-    await ladder.send((f"gone-{n}" for n in range(40)), lambda: draw.uniform(3, 8), "gone")
+    await ladder.send((f"gone-{n}" for n in range(40)), lambda: draw.uniform(12, 18), "gone")
     vhost = broker_url.rpartition("/")[2]
     await asyncio.to_thread(management.request, "DELETE", f"/api/queues/{vhost}/{work_queue('gone')}")
     await ladder.send((str(n) for n in range(5000)), lambda: draw.uniform(1, LONGEST))

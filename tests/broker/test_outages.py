@@ -89,7 +89,7 @@ async def test_a_frozen_broker_leaves_outcomes_unknown_in_bounded_time_and_is_us
     await until(lambda: out.up)
     assert await out.send(outgoing(10)) is Publish.CONFIRMED
     node.freeze()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(BOUND):
         await out.close()
     node.thaw()
 
@@ -100,7 +100,7 @@ async def test_a_confirm_that_does_not_come_ends_the_connection(node, node_url, 
     out = publisher(f"{node_url}?heartbeat=600")
     await out.start(BOUND)
     node.freeze()
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(BOUND):
         assert await out.send(outgoing(1)) is Publish.UNKNOWN
     node.thaw()
     await until(lambda: out.up)

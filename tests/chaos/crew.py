@@ -33,9 +33,9 @@ SETTINGS = {
 }
 NOT_REACHABLE = 3
 """What a member ends with that found no store at its start."""
-DRAIN = 45.0
+DRAIN = 90.0
 """Seconds for a drain; a member's own patience is 30."""
-UP = 90.0
+UP = 150.0
 """Seconds for members to join, with servers going down meanwhile."""
 PID = ".pid"
 """Files of that kind among the logs are named by a member's pid and say which process that is."""

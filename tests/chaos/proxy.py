@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 CHUNK = 65536
-BIND_SECONDS = 10.0
+BIND_SECONDS = 60.0
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER of none: closing sends RST, as a crashed peer or a firewall does."""
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 from field_app import ends_and_dies, mends
 from rota import Client, cron, every
 from rota.sched.store.values import End
 from rota.sched.when import Schedule
+
+FAR = datetime(2099, 1, 1, tzinfo=UTC)
+"""Later than any test."""
 
 
 def test_chg_01_the_same_schedules_registered_again_and_again_are_the_same_jobs(field):
@@ -17,8 +21,8 @@ def test_chg_01_the_same_schedules_registered_again_and_again_are_the_same_jobs(
     repeats another is told an id that is not there.
     """
     schedules = {
-        "nightly": (mends.call(key="nightly"), cron("0 2 * * *", tz="Europe/Paris")),
-        "yearly": (mends.call(key="yearly"), cron("0 0 1 1 *", jitter="1h")),
+        "nightly": (mends.call(key="nightly"), cron("0 2 * * *", tz="Europe/Paris", start=FAR)),
+        "yearly": (mends.call(key="yearly"), cron("0 0 1 1 *", jitter="1h", start=FAR)),
         "often": (mends.call(key="often"), every("1s")),
     }
 

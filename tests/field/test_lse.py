@@ -6,15 +6,115 @@ import signal
 from contextlib import closing
 
 import psycopg
-from field_app import blocks, hangs, hangs_in_a_thread, held, swallows
+from field_app import blocks, hangs, hangs_in_a_thread, held, mends, swallows
 from rota import Client
+from rota.sched.store import open_store
 from rota.sched.store.values import End
 from rota.sched.when import Schedule
 
+from tests.conftest import BOUND
+from tests.field.conftest import Field
 from tests.field.relay import Relay
 
 WAYS = ("transaction", "return", "raise")
 LIVE = "select state = 'live' from rota.member where pid = %s order by id desc limit 1"
+
+
+def test_lse_01_a_worker_that_is_killed_in_the_middle_costs_no_effect_and_makes_none_twice(field):
+    """Without REQUEUE (sched/store/postgres/duties.py) the run is never begun again."""
+    field.start("scheduler")
+    worker = field.start("worker")
+    field.until_working()
+    with Client.open(field.store) as client:
+        client.submit(held.call(key="k", way="transaction"))
+    field.until("the run to begin", lambda: field.executions("k") == 1)
+    killed = field.value("select clock_timestamp()")
+    worker.kill()
+    field.start("worker")
+    field.open("k-2")
+    field.until("the run to end", lambda: field.value("select count(*) from rota.history") == 1)
+    assert field.value("select count(*) from field_effect") == 1
+    waited = (field.value("select begun_at from rota.history") - killed).total_seconds()
+    assert waited < 100, "a round of recovery, not the two minutes of the reconciler"
+    assert field.value("select attempt from rota.history") == 1
+    assert field.value("select losses from rota.history") == 1
+
+
+def test_lse_18_after_crashes_of_store_and_workers_every_run_comes_to_its_end(make_postgres, broker_url, tmp_path):
+    """Without ORPHANS (sched/store/postgres/duties.py) what the killed worker ran stays running under nobody."""
+    server = make_postgres()
+    open_store(server.url).migrate()
+    with closing(Field(server.url, broker_url, tmp_path)) as field:
+        field.open("mended")
+        field.start("scheduler")
+        worker = field.start("worker")
+        field.until_working()
+        with Client.open(field.store) as client:
+            client.submit_many([held.call(key=f"s{n}", way="transaction") for n in range(5)])
+            client.submit_many([mends.call(key=f"k{n}") for n in range(295)])
+        field.until("some to run", lambda: all(field.executions(f"s{n}") for n in range(5)))
+        worker.kill()
+        field.db.close()
+        server.crash()
+        server.start()
+        field.start("worker")
+        field.db = psycopg.connect(field.store, autocommit=True)
+        for n in range(5):
+            field.open(f"s{n}-2")
+        field.until("all runs to end", lambda: field.value("select count(*) from rota.history") == 300)
+        assert field.value("select count(*) from rota.run") == 0
+        assert field.value("select count(*) from field_effect") == 300
+        assert field.value("select count(distinct key) from field_effect") == 300
+
+
+def test_lse_16_a_worker_that_is_terminated_keeps_its_lease_until_what_runs_has_ended(field):
+    """Another worker is there. With the heart stopped in front of the drain (`_membership` in workers/service.py) no heartbeat
+    comes any more, and the run would be begun a second time when the lease is over.
+    """
+    field.env["ROTA_DRAIN_TIMEOUT"] = "120"
+    field.start("scheduler")
+    worker = field.start("worker")
+    field.until_working()
+    with Client.open(field.store) as client:
+        client.submit(held.call(key="k", way="transaction"))
+    field.until("the run to begin", lambda: field.executions("k") == 1)
+    field.start("worker")
+    worker.send_signal(signal.SIGTERM)
+    field.until("it to drain", lambda: "draining: 1 running" in field.log_of(worker))
+    since = field.value("select clock_timestamp()")
+    later = "select beat_at > %s + interval '2 s' from rota.member where pid = %s"
+    field.until("heartbeats while it drains", lambda: field.value(later, since, worker.pid))
+    field.open("k-1")
+    assert worker.wait(BOUND) == 0
+    assert field.value("select count(*) from field_effect") == field.executions("k") == 1
+    assert field.value("select losses from rota.history") == 0
+
+
+def test_lse_10_deploys_leave_nothing_claimed_and_spend_no_attempt(field):
+    """Workers with ten runs each, one after the other. Without `self._release(...)` in `_drain` (workers/service.py)
+    the runs stay with those that have left until recovery finds them, and count as losses.
+    """
+    field.env["ROTA_DRAIN_TIMEOUT"] = "6"
+    field.start("scheduler")
+    worker = field.start("worker")
+    field.until_working()
+    keys = [f"k{n}" for n in range(10)]
+    with Client.open(field.store) as client:
+        client.submit_many([held.call(key=key, way="transaction") for key in keys])
+    for _ in range(2):
+        field.until("the runs to begin", lambda: field.running_on(worker) == 10)  # noqa: B023 - called in this turn
+        successor = field.start("worker")
+        worker.send_signal(signal.SIGTERM)
+        worker, deployed = successor, worker
+        assert deployed.wait(BOUND) == 0
+        assert field.running_on(deployed) == 0
+    for key in keys:
+        for number in (1, 2, 3):
+            field.open(f"{key}-{number}")
+    field.until("all to end", lambda: field.value("select count(*) from rota.history") == 10)
+    assert field.value("select count(*) from field_effect") == 10
+    assert field.value("select max(attempt) from rota.history") == 1
+    assert field.value("select max(losses) from rota.history") == 0
 
 
 def test_lse_12_a_zombie_that_wakes_up_can_commit_end_and_retry_nothing(field):
@@ -112,18 +212,30 @@ def test_lse_09_a_tick_whose_worker_was_lost_does_not_block_its_schedule(house):
     assert len(house.claim(scheduler).dispatches) == 1
 
 
-def cut_off(field, relay):
-    """A worker that is cut off from the store, and not from the broker, in the middle of a run."""
+HELD = "select (stats->>'held')::int from rota.member where pid = %s"
+
+
+def cut_off(field, relay, more=0):
+    """A worker of one slot that is cut off from the store, and not from the broker, in the middle of a run and with so many
+    messages more. It trusts in a short lease.
+    """
     field.start("scheduler")
-    field.env["ROTA_STORE"] = relay.url
-    worker = field.start("worker")
-    field.env["ROTA_STORE"] = field.store
+    usual = field.env.copy()
+    field.env |= {"ROTA_STORE": relay.url, "ROTA_LEASE": "3"}
+    worker = field.start("worker", "--concurrency", "1")
+    field.env = usual
     field.until_working()
     with Client.open(field.store) as client:
         client.submit(held.call(key="k", way="transaction"))
-    field.until("it to begin", lambda: field.executions("k"))
+        field.until("it to begin", lambda: field.executions("k"))
+        for n in range(more):
+            client.submit(held.call(key=f"new-{n}", way="return"))
+            field.open(f"new-{n}-1")
+    field.until("it to hold them", lambda: field.value(HELD, worker.pid) == 1 + more)
     relay.hold()
-    field.until("its death", lambda: not field.value(LIVE, worker.pid))
+    silent = "select beat_at < clock_timestamp() - interval '3 s' from rota.member where pid = %s"
+    field.until("its lease to be over", lambda: field.value(silent, worker.pid))
+    field.until_dead(worker)
     return worker
 
 
@@ -143,22 +255,20 @@ def test_lse_13_a_worker_that_cannot_reach_the_store_loses_its_runs_and_comes_ba
 
 
 def test_lse_13_a_worker_that_cannot_renew_its_lease_gives_back_what_it_was_sent(field):
-    """Its broker goes on to send it messages: those that it cannot begin are somebody else's when its lease is over.
+    """Those that it has not begun are somebody else's when its lease is over.
 
     Without `intake.give_back()` in `_consume_while` (workers/service.py) they wait until it can reach the store again.
     """
     with Relay(field.store) as relay:
-        cut_off(field, relay)
+        cut_off(field, relay, 6)
         field.start("worker")
-        with Client.open(field.store) as client:
-            for n in range(6):
-                client.submit(held.call(key=f"new-{n}", way="return"))
-                field.open(f"new-{n}-1")
         field.until("the new ones to end", lambda: field.value("select count(*) from rota.history") == 6)
 
 
 def test_lse_19_a_coroutine_that_hangs_ends_with_its_timeout(field):
-    """The worker's heart goes on beating. Without `asyncio.timeout` (workers/executor.py) the run hangs with it."""
+    """The worker's heart goes on beating. Without `asyncio.timeout` (workers/executor.py) it hangs on, though its run is taken
+    from it in the end, and is told of for ever.
+    """
     field.start("scheduler")
     field.start("worker")
     field.until_working()
@@ -166,6 +276,11 @@ def test_lse_19_a_coroutine_that_hangs_ends_with_its_timeout(field):
         client.submit(hangs.call(key="k"))
     field.until("the second attempt", lambda: field.value("select count(*) from rota.history") == 1)
     assert field.value("select errors->0->>'type' from rota.history") == "TimeoutError"
+    since = field.value("select clock_timestamp()")
+    beaten = "select count(*) from rota.member where kind = 'worker' and beat_at > %s + interval '1 s'"
+    field.until(
+        "heartbeats with nothing to tell", lambda: field.value(beaten, since) and not field.status()["degraded"]
+    )
 
 
 def test_lse_19_a_thread_that_hangs_loses_its_run_with_its_timeout(field):
@@ -175,9 +290,9 @@ def test_lse_19_a_thread_that_hangs_loses_its_run_with_its_timeout(field):
     field.until_working()
     with Client.open(field.store) as client:
         client.submit(hangs_in_a_thread.call(key="k"))
-    field.until("the second attempt", lambda: field.executions("k") == 2)
+    field.until("the second attempt", lambda: field.executions("k") >= 2)
     field.until("its end", lambda: field.value("select count(*) from rota.history") == 1)
-    assert field.status()["degraded"] == ["stuck_threads"]
+    field.until("it to be told", lambda: field.status()["degraded"] == ["stuck_threads"])
     field.open("k-1")
     field.until("the thread to be free again", lambda: not field.status()["degraded"])
 
@@ -195,9 +310,9 @@ def test_lse_19_a_coroutine_that_swallows_its_cancel_loses_its_run(field):
         field.until("both to begin", lambda: field.executions("late") and field.executions("told"))
         client.cancel(told, running=True)
     field.until("both ends", lambda: field.value("select count(*) from rota.history") == 2)
-    ends = field.db.execute("select outcome, attempt from rota.history order by outcome").fetchall()
-    assert ends == [("cancelled", 1), ("succeeded", 2)]
-    assert field.executions("late") == 2
+    (told, late) = field.db.execute("select outcome, attempt from rota.history order by outcome").fetchall()
+    assert told == ("cancelled", 1)
+    assert (late[0], late[1] >= 2, field.executions("late") >= 2) == ("succeeded", True, True)
     field.until("it to be told", lambda: field.status()["degraded"] == ["stuck_coroutines"])
     field.open("late-1")
     field.open("told-1")
@@ -206,7 +321,7 @@ def test_lse_19_a_coroutine_that_swallows_its_cancel_loses_its_run(field):
 
 def test_lse_19_a_worker_with_a_coroutine_that_swallows_its_cancel_ends_all_the_same(field):
     """Without `end_at_once(code)` (workers/service.py) its process stays, and its host believes that it drains."""
-    field.env["ROTA_DRAIN_TIMEOUT"] = "4"
+    field.env["ROTA_DRAIN_TIMEOUT"] = "6"
     field.start("scheduler")
     worker = field.start("worker")
     field.until_working()
@@ -214,20 +329,24 @@ def test_lse_19_a_worker_with_a_coroutine_that_swallows_its_cancel_ends_all_the_
         client.submit(swallows.call(key="k"))
     field.until("it to begin", lambda: field.executions("k"))
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(60) == 0
+    assert worker.wait(BOUND) == 0
     assert field.db.execute("select state, losses, errors from rota.run").fetchall() == [("waiting", 0, None)]
 
 
 def test_lse_19_a_coroutine_that_blocks_its_loop_is_told_of_and_loses_its_worker(field):
     """No timeout, cancel or signal reaches it. Without `self._ask_loop(pause)` (sched/heartbeat.py) it runs for ever."""
     field.start("scheduler")
+    usual = field.env.copy()
+    field.env["ROTA_LEASE"] = "3"  # its process goes on for four of them
     worker = field.start("worker")
+    field.env = usual
     field.until_working()
     with Client.open(field.store) as client:
         client.submit(blocks.call(key="k"))
-    field.until("it to be told", lambda: "stuck_loop" in field.status()["degraded"])
+    told = "select count(*) from rota.member where pid = %s and stats->'degraded' ? 'stuck_loop'"
+    field.until("it to be told", lambda: field.value(told, worker.pid))
     assert "field_app.py" in field.log_of(worker)
-    assert worker.wait(60) == 1
+    assert worker.wait(BOUND) == 1
     field.start("worker")
     field.until("the run to end elsewhere", lambda: field.value("select count(*) from rota.history") == 1)
     assert field.db.execute("select outcome, attempt, losses from rota.history").fetchall() == [("succeeded", 1, 1)]

@@ -88,6 +88,7 @@ def test_mis_13_after_a_long_outage_of_the_store_schedules_go_on_by_themselves(m
     server = make_postgres()
     open_store(server.url).migrate()
     with party_on(server.url, broker_url, tmp_path) as party:
+        party.env["ROTA_LEASE"] = "3"
         scheduler, worker = party.start("scheduler"), party.start("worker")
         party.until_working()
         policies = {"all": {"misfire": "run_all"}, "latest": {}, "skip": {"misfire": "skip", "grace": 0.9}}
@@ -123,7 +124,7 @@ def test_mis_14_under_an_overload_each_tick_has_its_run(party):
     Without `await self.dispatch(claimed.dispatches)` in `_move` (sched/scheduler/dispatch.py) ticks are marked and never run.
     """
     party.start("worker", "--concurrency", "2")
-    start = datetime.now(UTC) + timedelta(seconds=8)
+    start = datetime.now(UTC) + timedelta(seconds=12)
     schedule = every(3, start=start, end=start + timedelta(seconds=6), misfire="run_all")
     with Client.open(party.store) as client:
         client.submit_many([(plain.call(key=f"k{n}", hold=0.02), schedule) for n in range(500)])

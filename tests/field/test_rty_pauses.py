@@ -32,10 +32,11 @@ def test_rty_08_a_retry_waits_for_its_own_pause_and_not_for_the_jobs_delay_again
     field.start("worker")
     field.until_working()
     with Client.open(field.store) as client:
-        client.submit(fails.call(key="k"), after(8))
+        client.submit(fails.call(key="k"), after("10m"))
+    field.db.execute("update rota.job set next_run_at = clock_timestamp()")  # as if they were over
     field.until("both attempts", lambda: field.executions("k") == 2)
     gap = field.value("select extract(epoch from max(time) - min(time))::float8 from field_seen")
-    assert 0.05 <= gap < 6
+    assert 0.05 <= gap < 100
 
 
 def test_rty_10_runs_that_fail_together_come_again_apart():

@@ -16,27 +16,35 @@ from rota.sched.store.conformance.house import LEASE
 from rota.sched.store.values import End, NewMember
 from rota.sched.when import Schedule
 
+from tests.conftest import BOUND
 from tests.field.conftest import at_once
+from tests.integration.conftest import party_on
 
 SAME = NewMember("scheduler", "one-host", 7, "0")
 
 
-def test_sgl_01_a_scheduler_that_fails_to_take_partitions_holds_none_and_leaves_them_to_others(party, make_role):
+def test_sgl_01_a_scheduler_that_fails_to_take_partitions_holds_none_and_leaves_them_to_others(
+    store_url, broker_url, tmp_path, make_role
+):
     """Its membership ends with the failed `self._store.partitions(member)` of `_share` (sched/scheduler/service.py).
 
     With that error tolerated it stayed a live member, and the share that it could not take stood still for ever.
     """
-    good = party.members[0]
-    party.env["ROTA_STORE"] = make_role("revoke update on rota.partition")
-    bad = party.start("scheduler")
-    party.until("it to fail", lambda: "permission denied" in party.log_of(bad))
-    with Client.open(party.store) as client:
-        client.submit_many([effect.call(key=f"k{n}") for n in range(200)])
-    party.until("all effects", lambda: party.value("select count(*) from demo_effect") >= 200)
-    assert party.value("select count(*) from demo_effect") == 200
-    owners = "select count(*) from rota.partition p join rota.member m on m.id = p.owner where m.pid = %s"
-    assert party.value(owners, bad.pid) == 0
-    party.until("the other one to have all", lambda: party.value(owners, good.pid) == 64)
+    with party_on(store_url, broker_url, tmp_path) as party:
+        party.env["ROTA_LEASE"] = "3"  # what the failed one cannot even leave is waited out
+        good = party.start("scheduler")
+        party.start("worker")
+        party.until_working()
+        party.env["ROTA_STORE"] = make_role("revoke update on rota.partition")
+        bad = party.start("scheduler")
+        party.until("it to fail", lambda: "permission denied" in party.log_of(bad))
+        with Client.open(party.store) as client:
+            client.submit_many([effect.call(key=f"k{n}") for n in range(200)])
+        party.until("all effects", lambda: party.value("select count(*) from demo_effect") >= 200)
+        assert party.value("select count(*) from demo_effect") == 200
+        owners = "select count(*) from rota.partition p join rota.member m on m.id = p.owner where m.pid = %s"
+        assert party.value(owners, bad.pid) == 0
+        party.until("the other one to have all", lambda: party.value(owners, good.pid) == 64)
 
 
 def test_sgl_03_members_of_one_host_and_one_pid_are_still_several(house):
@@ -74,31 +82,35 @@ def test_sgl_04_lost_rows_of_leases_come_back_and_double_nothing(house):
     assert house.lose(one, worker).dead_members == [worker]
 
 
-def test_sgl_06_a_scheduler_that_slept_long_goes_on_in_the_same_process(party):
+def test_sgl_06_a_scheduler_that_slept_long_goes_on_in_the_same_process(store_url, broker_url, tmp_path):
     """Asleep for longer than its lease, with its connections to the store gone.
 
     Others have taken it for dead. Without the loop around `_membership` (sched/scheduler/service.py) the process ends.
     """
-    scheduler = party.members[0]
-    with Client.open(party.store) as client:
-        client.submit(effect.call(key="tick"), every(1, misfire="run_latest"), name="beat")
-    party.until("a tick", lambda: party.effects("tick"))
-    scheduler.send_signal(signal.SIGSTOP)
-    party.until(
-        "its lease to be over",
-        lambda: party.value(
-            "select max(beat_at) < clock_timestamp() - interval '4 s' from rota.member where kind = 'scheduler'"
-        ),
-    )
-    party.db.execute(
-        "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'rota scheduler' and datname = current_database()"
-    )
-    party.db.execute("update rota.member set state = 'dead', ended_at = clock_timestamp() where kind = 'scheduler'")
-    before = party.effects("tick")
-    scheduler.send_signal(signal.SIGCONT)
-    party.until("ticks again", lambda: party.effects("tick") >= before + 3)
-    assert scheduler.poll() is None
-    assert party.value("select count(*) from rota.history where outcome = 'skipped'")
+    with party_on(store_url, broker_url, tmp_path) as party:
+        party.env["ROTA_LEASE"] = "3"
+        scheduler = party.start("scheduler")
+        party.start("worker")
+        party.until_working()
+        with Client.open(party.store) as client:
+            client.submit(effect.call(key="tick"), every(1, misfire="run_latest"), name="beat")
+        party.until("a tick", lambda: party.effects("tick"))
+        scheduler.send_signal(signal.SIGSTOP)
+        party.until(
+            "its lease to be over",
+            lambda: party.value(
+                "select max(beat_at) < clock_timestamp() - interval '4 s' from rota.member where kind = 'scheduler'"
+            ),
+        )
+        party.db.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'rota scheduler' and datname = current_database()"
+        )
+        party.db.execute("update rota.member set state = 'dead', ended_at = clock_timestamp() where kind = 'scheduler'")
+        before = party.effects("tick")
+        scheduler.send_signal(signal.SIGCONT)
+        party.until("ticks again", lambda: party.effects("tick") >= before + 3)
+        assert scheduler.poll() is None
+        assert party.value("select count(*) from rota.history where outcome = 'skipped'")
 
 
 def test_sgl_07_of_five_that_start_together_each_partition_and_each_duty_has_one_owner(house):
@@ -141,10 +153,8 @@ def test_sgl_09_ticks_go_on_whichever_scheduler_is_killed(party):
     party.until("ticks again", lambda: party.value(later, killed) > 3)
     party.rota("cancel", "beat")
     late = "select extract(epoch from max(claimed_at - due_at)) from rota.history where outcome = 'succeeded'"
-    assert party.value(late) < 3 + 30  # the lease, and the sweeps on a busy machine
-    assert party.value("select count(*) from demo_effect") == party.value(
-        "select count(distinct tick) from demo_effect"
-    )
+    assert party.value(late) < BOUND
+    assert party.value("select count(*) - count(distinct tick) from demo_effect") == 0
 
 
 def test_sgl_10_of_those_that_claim_in_the_same_second_each_tick_has_one(house):
@@ -171,17 +181,23 @@ def test_sgl_10_of_those_that_claim_in_the_same_second_each_tick_has_one(house):
 def test_sgl_12_who_looks_too_early_and_too_often_gets_each_tick_once(house):
     """Two look all the time, over the boundaries of three seconds; what they get ends at once.
 
-    Without `update rota.job j set scheduled_for = m.next` in ADVANCE (sched/store/postgres/scheduling.py) each look gets
+    Without `set scheduled_for = x.next` in ADVANCE (sched/store/postgres/scheduling.py) each look gets
     the same tick again.
     """
-    jobs = [house.job(when=Schedule(every=1)) for _ in range(50)]
+    jobs = [house.job(when=Schedule(every=1, misfire="run_all")) for _ in range(50)]
     house.submit(*jobs)
     members = [(house.join(), house.join("worker")) for _ in range(2)]
-    end = time.monotonic() + 3.2
+    end, bound = time.monotonic() + 3.2, time.monotonic() + BOUND
+    least = "select count(*) from (select from rota.history group by job_id having count(*) >= 2) x"
+
+    def over():
+        """Not before each has had two: a machine that stands still may have no time for a second."""
+        now = time.monotonic()
+        return now > end and (now > bound or house.sql(least) == [(50,)])
 
     def work(link, n):
         scheduler, worker = members[n]
-        while time.monotonic() < end:
+        while not over():
             dispatches = link.run(house.store.claim(scheduler, house.lanes(), 100, 10)).dispatches
             refs = [(RunKey(d.job_id, d.scheduled_for), d.dispatch, False) for d in dispatches]
             begun = link.run(house.store.begin(worker, refs)) if refs else []
@@ -209,22 +225,31 @@ def test_sgl_13_lse_15_pgc_07_the_clocks_of_hosts_decide_nothing(party_of_clocks
     party.until("both to share", lambda: party.value("select count(distinct owner) from rota.partition") == 2)
     party.env |= party.clock(-300)
     party.rota("submit", "effect", "--args", '{"key": "once-0"}', "--in", "2s")
-    party.rota("submit", "effect", "--args", '{"key": "beat-0"}', "--every", "1s", "--name", "beat-0")
+    party.rota(
+        "submit", "effect", "--args", '{"key": "beat-0"}', "--every", "1s", "--misfire", "run_all", "--name", "beat-0"
+    )
     with Client.open(party.store) as client:
         for n in range(1, 8):  # over partitions of both
             client.submit(effect.call(key=f"once-{n}"), after(2))
-            client.submit(effect.call(key=f"beat-{n}"), every(1), name=f"beat-{n}")
+            client.submit(effect.call(key=f"beat-{n}"), every(1, misfire="run_all"), name=f"beat-{n}")
     party.until("ticks", lambda: all(party.effects(f"beat-{n}") >= 4 for n in range(8)))
     party.until("the others", lambda: all(party.effects(f"once-{n}") == 1 for n in range(8)))
+    with Client.open(party.store) as client:
+        for n in range(8):
+            client.cancel(f"beat-{n}")
+    party.until("all to end", lambda: not party.value("select count(*) from rota.run"))
     lags = "select extract(epoch from min(begun_at - due_at)), extract(epoch from max(begun_at - due_at)) from rota.history"
     earliest, latest = party.db.execute(lags).fetchone()
     assert earliest >= 0
-    assert latest < 60  # the least that a clock is wrong is five minutes
+    assert latest < 240  # the least that a clock is wrong is five minutes
     for n in range(8):
         ticks = party.db.execute("select tick from demo_effect where key = %s order by tick", [f"beat-{n}"]).fetchall()
         assert {(b - a).total_seconds() for (a,), (b,) in itertools.pairwise(ticks)} == {1}
     assert party.value("select count(*) from rota.member where state = 'dead'") == 0
-    assert party.value("select count(*) from rota.history where losses > 0 or outcome <> 'succeeded'") == 0
+    assert (
+        party.value("select count(*) from rota.history where losses > 0 or outcome not in ('succeeded', 'cancelled')")
+        == 0
+    )
 
 
 def test_sgl_15_pgl_04_claiming_the_same_makes_no_errors_and_nobody_waits(make_postgres, house_on):
@@ -257,7 +282,7 @@ def test_sgl_15_pgl_04_claiming_the_same_makes_no_errors_and_nobody_waits(make_p
 
 
 def test_sgl_16_a_tick_that_ran_and_was_forgotten_is_not_claimed_again(house):
-    """The cursor remembers it: without `scheduled_for = m.next` in ADVANCE (sched/store/postgres/scheduling.py) it is claimed
+    """The cursor remembers it: without `scheduled_for = x.next` in ADVANCE (sched/store/postgres/scheduling.py) it is claimed
     again.
     """
     first, late, worker = house.join(), house.join(), house.join("worker")

@@ -8,13 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from rota import Client
+from rota.sched.control import SHARE_CALL
+from rota.sched.store.postgres.text import WAKE_CHANNEL
 
 from tests.conftest import BOUND
 from tests.store.conftest import house  # noqa: F401 - a fixture
@@ -24,10 +26,29 @@ if TYPE_CHECKING:
 
 COMPOSE = Path(__file__).resolve().parents[2] / "compose"
 ROTA = str(Path(sys.executable).parent / "rota")
+SILENT = f"""
+with silent as (
+  update rota.member set beat_at = beat_at - interval '1 day'
+  where pid = any(%s) and state = 'live' and beat_at > clock_timestamp() - interval '12 hours'
+),
+due as (update rota.duty set due_at = to_timestamp(0) where name = 'recovery')
+select pg_notify('{WAKE_CHANNEL}', '{SHARE_CALL}')
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process; who has ended and was not waited for is none."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 class Party:
-    """Schedulers and workers of one test. Leases are short, so that recovery takes seconds."""
+    """Schedulers and workers of one test.
+
+    Leases are long, so that nobody is taken for dead because the machine stands still for some seconds. Those of members that
+    have no process any more are over at once, by the store's rows: `until` sees to it, and nobody waits for a lease.
+    """
 
     def __init__(self, store: str, broker: str, logs: Path) -> None:
         self.store = store
@@ -37,7 +58,7 @@ class Party:
             "ROTA_STORE": store,
             "ROTA_BROKER": broker,
             "ROTA_APP": "app:app",
-            "ROTA_LEASE": "3",
+            "ROTA_LEASE": "60",
             "ROTA_BEAT": "1",
             "PYTHONPATH": str(COMPOSE),
         }
@@ -60,10 +81,23 @@ class Party:
     def freeze(self, member: subprocess.Popen[bytes]) -> None:
         """The member stands still until its membership is over."""
         member.send_signal(signal.SIGSTOP)
-        self.until(
-            "its death",
-            lambda: not self.value("select count(*) from rota.member where pid = %s and state = 'live'", member.pid),
-        )
+        self.until_dead(member)
+
+    def until_dead(self, member: subprocess.Popen[bytes]) -> None:
+        """Recovery finds that a member that cannot beat has not done so for long."""
+        mine = "select count(*) from rota.member where pid = %s and state = 'live'"
+        self.until("its death", lambda: not (self._silence([member.pid]) or self.value(mine, member.pid)))
+
+    def _silence(self, pids: list[int]) -> None:
+        """Their last heartbeat was long ago, and recovery looks now."""
+        self.db.execute(SILENT, [pids])
+
+    def _bury(self) -> None:
+        """Who has no process any more has been silent for long."""
+        with suppress(psycopg.Error):  # the store may be away
+            members = self.db.execute("select pid from rota.member where state = 'live'").fetchall()
+            if gone := [pid for (pid,) in members if not alive(pid)]:
+                self._silence(gone)
 
     def rota(self, *args: str, code: int = 0) -> str:
         done = subprocess.run([ROTA, *args], env=self.env, capture_output=True, text=True, check=False)
@@ -90,6 +124,7 @@ class Party:
     def until(self, what: str, done: Callable[[], Any], bound: float = BOUND) -> None:
         end = time.monotonic() + bound
         while not done():
+            self._bury()
             assert time.monotonic() < end, f"waited {bound} s in vain for {what}: {self.tail()}"
             time.sleep(0.05)
 

@@ -111,7 +111,7 @@ def hangs(way: str, told: str) -> None:
     hang(way, told)
 
 
-@app.handler(isolate="process", retry=Retry(attempts=1), timeout=1)
+@app.handler(isolate="process", retry=Retry(attempts=1), timeout=5)
 def late(way: str, told: str) -> None:
     hang(way, told)
 

@@ -117,7 +117,7 @@ def waits_in_a_thread(ctx: Context) -> None:
     raise RuntimeError("stopped in the middle")
 
 
-@app.handler(retry=Retry(attempts=2, base=4, cap=4))
+@app.handler(retry=Retry(attempts=2, base=30, cap=30))
 def will_be_tried_again() -> None:
     """Fails and is waiting for its second attempt when something happens to it."""
     raise RuntimeError("later")

@@ -8,6 +8,8 @@ from app import broken, slow_effect
 from rota import Client
 from rota.sched import schemas
 
+from tests.conftest import BOUND
+
 
 class Listener:
     """A service that is told what dies."""
@@ -18,7 +20,7 @@ class Listener:
         self.queue = self.channel.queue_declare("", exclusive=True).method.queue
         self.channel.queue_bind(self.queue, "rota.events", "run.dead.#")
 
-    def next(self, bound=60):
+    def next(self, bound=BOUND):
         for method, properties, body in self.channel.consume(self.queue, auto_ack=True, inactivity_timeout=bound):
             assert method is not None, f"no event within {bound} s"
             event = json.loads(body)
@@ -32,6 +34,7 @@ class Listener:
 
 
 def test_a_death_is_told_to_those_who_listen(party):
+    party.until_connected()
     with closing(Listener(party.env["ROTA_BROKER"])) as listener, Client.open(party.store) as client:
         ref = client.submit(broken.call(key="k"), queue="demo")
         key, data = listener.next()
@@ -42,12 +45,14 @@ def test_a_death_is_told_to_those_who_listen(party):
 
 
 def test_a_poisoned_run_is_told_by_the_scheduler(party):
+    party.until_connected()
     with closing(Listener(party.env["ROTA_BROKER"])) as listener, Client.open(party.store) as client:
         ref = client.submit(slow_effect.call(key="k", hold=60, pause=60))
         worker = party.members[1]
         party.until("the run to begin", lambda: party.running_on(worker) == 1)
         party.db.execute("update rota.run set losses = 2")
         worker.kill()
+        party.until_dead(worker)
         key, data = listener.next()
         assert key == "run.dead.demo.slow_effect"
         assert (data["job_id"], data["reason"]) == (ref.id, "poison: 3 workers were lost while they ran it")

@@ -30,12 +30,13 @@ from rota.sched.store.postgres.link import drive
 from rota.sched.store.values import NewMember
 from rota.sched.when import Once
 
+from tests.conftest import BOUND
 from tests.store.conftest import heard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-PATIENCE = 40.0
+PATIENCE = BOUND
 """Seconds that a test waits; without what it is about it would wait for ever."""
 LATE = TRAIL.total_seconds() + 1
 RETURNED_SECONDS = 1.0

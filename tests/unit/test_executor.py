@@ -8,11 +8,13 @@ import pytest
 from rota.workers import executor as module
 from rota.workers.executor import Executor
 
+from tests.conftest import BOUND
+
 THREADS = 4
 
 
 async def until(done):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         while not done():  # noqa: ASYNC110 - threads set no event of the loop
             await asyncio.sleep(0.001)
 
@@ -54,7 +56,7 @@ class Bench:
 async def test_as_many_run_at_once_as_there_are_threads():
     """Without `_spread` each thread would run what came with it, one after the other."""
     async with Bench() as bench:
-        together = threading.Barrier(THREADS, timeout=20)
+        together = threading.Barrier(THREADS, timeout=BOUND)
         bench.executor.submit([Attempt(together.wait) for _ in range(THREADS)])
         await bench.ended(THREADS)
         assert [error for _, _, error in bench.ends] == [None] * THREADS
@@ -63,7 +65,7 @@ async def test_as_many_run_at_once_as_there_are_threads():
 async def test_one_that_comes_while_others_take_their_time_is_not_kept_waiting():
     async with Bench() as bench:
         gate = threading.Event()
-        bench.executor.submit([Attempt(lambda: gate.wait(20)) for _ in range(THREADS - 1)])
+        bench.executor.submit([Attempt(lambda: gate.wait(BOUND)) for _ in range(THREADS - 1)])
         for n in range(50):
             bench.executor.submit([Attempt(lambda: None)])
             await bench.ended(n + 1)
@@ -85,7 +87,7 @@ async def test_all_of_a_crowd_end_and_what_they_raise_is_their_own():
 async def test_what_no_thread_has_started_can_be_taken_back():
     async with Bench() as bench:
         gate = threading.Event()
-        first = [Attempt(lambda: gate.wait(20)) for _ in range(THREADS)]
+        first = [Attempt(lambda: gate.wait(BOUND)) for _ in range(THREADS)]
         bench.executor.submit(first)
         await begun(first)
         more = [Attempt(lambda: None) for _ in range(3)]
@@ -109,7 +111,7 @@ class Stubborn:
         self.gate = threading.Event()
 
     def attempt(self, kind):
-        call = {"coroutine": self.swallow, "thread": lambda: self.gate.wait(20)}[kind]
+        call = {"coroutine": self.swallow, "thread": lambda: self.gate.wait(BOUND)}[kind]
         return Attempt(call, is_async=kind == "coroutine", timeout=1.0)
 
     async def swallow(self):
@@ -173,7 +175,7 @@ async def test_so_many_stuck_ones_are_replaced_and_each_further_one_costs_a_slot
             assert bench.executor.lost == lost
         other.gate.set()
         await until(lambda: not bench.executor.lost)
-        together = threading.Barrier(THREADS, timeout=20)
+        together = threading.Barrier(THREADS, timeout=BOUND)
         bench.executor.submit([Attempt(together.wait) for _ in range(THREADS)])
         await bench.ended(3 * THREADS)
         assert [error for _, _, error in bench.ends[2 * THREADS :]] == [None] * THREADS

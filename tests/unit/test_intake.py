@@ -11,6 +11,7 @@ from rota.workers.intake import DOUBT_SECONDS, Intake
 from rota.workers.service import Worker
 from rota.workers.settle import Settler
 
+from tests.conftest import BOUND
 from tests.unit.conftest import AnyStore, RecordingConsumer, ScriptedLink, SilentPublisher, a_delivered_attempt
 
 
@@ -254,3 +255,24 @@ async def test_what_a_begin_without_an_answer_asked_for_is_suspected_for_a_while
     mine = a_delivered_attempt()
     bench.intake.running[mine.job.key, mine.fence] = mine
     assert bench.intake.suspects() == {mine.job.key}
+
+
+async def test_what_was_being_begun_when_the_lease_ended_goes_back_too():
+    """It comes back when its statement is given up, long after what had only been waiting. Without `or intake.waiting` in
+    `_consume_while` (workers/service.py) this worker keeps it until it can reach the store again.
+    """
+    bench, worker = Bench(), object.__new__(Worker)
+    gone, returned = [], asyncio.Event()
+    bench.consumer.nack = lambda delivery: (gone.append(delivery), returned.set())
+    trust = SimpleNamespace(held=False, left=0.0)
+    bench.intake._trust = trust
+    worker._settings, worker._queues = SimpleNamespace(beat=0.01), []
+
+    async def cancel():
+        """Nothing is consumed."""
+
+    worker._consumer = SimpleNamespace(cancel=cancel)
+    task = asyncio.create_task(worker._consume_while(trust, bench.intake))
+    await asyncio.wait_for(returned.wait(), BOUND)
+    task.cancel()
+    assert (gone, bench.intake.waiting) == ([bench.job.delivery], 0)

@@ -11,6 +11,7 @@ from rota.sched.scheduler.lanes import START, TRAIL, LaneBook
 from rota.sched.scheduler.sleep import LOOKS_AHEAD, Sleeper
 from rota.sched.store.values import Claimed, Look, Readied
 
+from tests.conftest import BOUND
 from tests.unit.conftest import AnyStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -75,7 +76,7 @@ class Bed:
         task = asyncio.ensure_future(self.sleeper.until_due())
         while self.sky.looks < number:
             self.sky.looked.clear()
-            await asyncio.wait_for(self.sky.looked.wait(), 10)
+            await asyncio.wait_for(self.sky.looked.wait(), BOUND)
         assert not task.done()
         task.cancel()
         await asyncio.wait([task])
@@ -90,8 +91,8 @@ async def test_a_promise_that_was_kept_is_renewed_by_one_look_at_a_time():
 async def test_who_had_no_promise_out_looks_twice_before_it_sleeps():
     """Without the second look a submit that read that nobody sleeps, and committed behind the first, waits for the next."""
     bed = Bed(a_look(kept=False), a_look(NOW))
-    bed.sleeper._beat = 5.0
-    await asyncio.wait_for(bed.sleeper.until_due(), 4)
+    bed.sleeper._beat = 500.0
+    await asyncio.wait_for(bed.sleeper.until_due(), BOUND)
     assert bed.sky.looks == 2
 
 
@@ -99,24 +100,24 @@ async def test_who_was_writing_during_the_second_look_is_waited_for():
     bed = Bed(
         a_look(kept=False, number=10), a_look(number=11, oldest=9), a_look(number=12, oldest=9), a_look(number=13)
     )
-    bed.sleeper._beat = 5.0
+    bed.sleeper._beat = 500.0
     began = asyncio.get_running_loop().time()
     await bed.looks(4)
-    assert asyncio.get_running_loop().time() - began < 5.0
+    assert asyncio.get_running_loop().time() - began < BOUND
 
 
 async def test_what_is_due_at_a_time_is_claimed_at_that_time():
     bed = Bed(a_look(seconds=0.2))
-    bed.sleeper._beat = 5.0
-    await asyncio.wait_for(bed.sleeper.until_due(), 4)
+    bed.sleeper._beat = 500.0
+    await asyncio.wait_for(bed.sleeper.until_due(), BOUND)
     assert bed.sky.looks == 1
 
 
 async def test_who_is_called_wakes_up_at_once():
     bed = Bed(a_look())
-    bed.sleeper._beat = 5.0
+    bed.sleeper._beat = 500.0
     asyncio.get_running_loop().call_later(0.1, bed.wake.set)
-    await asyncio.wait_for(bed.sleeper.until_due(), 4)
+    await asyncio.wait_for(bed.sleeper.until_due(), BOUND)
     assert bed.sky.looks == 1
 
 
@@ -138,7 +139,7 @@ async def test_what_claims_have_passed_by_is_claimed_from_there_and_again_at_gro
         bed.lanes.claimed(bed.lanes.walk(), Claimed([], [], NOW, [], 0), 10, 10)
         assert bed.lanes.walk().lows[0] == NOW - TRAIL
         began = asyncio.get_running_loop().time()
-        await asyncio.wait_for(bed.sleeper.until_due(), 10)
+        await asyncio.wait_for(bed.sleeper.until_due(), BOUND)
         pauses.append(asyncio.get_running_loop().time() - began)
         assert bed.lanes.walk().lows[0] == late
     assert pauses[4] > 0.1
@@ -148,14 +149,14 @@ async def test_what_claims_have_passed_by_is_claimed_from_there_and_again_at_gro
 
 async def test_who_was_called_and_found_nothing_looks_below_where_claims_go():
     bed = Bed(a_look())
-    bed.sleeper._beat = 5.0
+    bed.sleeper._beat = 500.0
     await bed.sleeper.look(15)
     bed.lanes.claimed(bed.lanes.walk(), Claimed([], [], NOW, [], 0), 10, 10)
     bed.lanes.readied(bed.lanes.walk_ready(), Readied([], [], NOW), 10, 10)
     await bed.sleeper.look(15)
     assert bed.sky.asked[-1][0] == NOW - TRAIL
     asyncio.get_running_loop().call_later(0.05, bed.wake.set)
-    await asyncio.wait_for(bed.sleeper.until_due(), 4)
+    await asyncio.wait_for(bed.sleeper.until_due(), BOUND)
     await bed.sleeper.look(15)
     assert bed.sky.asked[-1][0] == START
 
