@@ -885,4 +885,23 @@ MUTATIONS = (
         ),
         (UNIT_DISPATCH + "test_who_has_something_to_publish_again_does_not_go_to_sleep",),
     ),
+    # What is cheaper at a trickle.
+    Mutation(
+        "a-run-that-is-waited-for-ends-by-itself",
+        0,
+        (Edit(WORKING, '" and not r.followed\\n  returning r.*"', '"\\n  returning r.*"'),),
+        (CONFORMANCE + "test_what_a_tick_waits_for_is_no_run_that_nothing_waits_for",),
+    ),
+    Mutation(
+        "what-recurs-is-taken-for-claimed",
+        0,
+        (Edit(DISPATCH, "            if not claimed.recurring:\n", "            if claimed:\n"),),
+        (UNIT_DISPATCH + "test_what_recurs_is_claimed_whole_until_nothing_is_due_that_recurs",),
+    ),
+    Mutation(
+        "what-is-ready-waits-for-the-end-of-all-claims",
+        0,
+        (Edit(DISPATCH, "if moved and time.monotonic() < self._looked_ready + READY_SECONDS:", "if moved:"),),
+        (UNIT_DISPATCH + "test_what_is_ready_is_looked_for_while_claims_go_on",),
+    ),
 )

@@ -1,6 +1,7 @@
 """What a scheduler has claimed stays its own until the broker has confirmed it."""
 
 import asyncio
+import itertools
 import time
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from rota.sched.scheduler.service import STUCK_SECONDS, Scheduler
 from rota.sched.stats import Stats
 from rota.sched.store.values import Claimed, Readied, Served
 
+from tests.conftest import BOUND
 from tests.unit.conftest import TICK, AnyStore, ScriptedLink, SilentPublisher
 
 DUE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -72,6 +74,21 @@ async def test_what_recurs_is_claimed_whole_until_nothing_is_due_that_recurs():
     assert asked == ["claim_once", "claim", "claim", "claim", "claim_once"]
     assert (lows[0], lows[1], lows[2]) == (START, START, DUE - TRAIL), "what recurs was still in its lane"
     assert sorted(dispatcher.outstanding) == [5, 6, 7, 8, 9]
+
+
+async def test_what_is_ready_is_looked_for_while_claims_go_on():
+    def claim(*_):
+        return Claimed([dispatched(next(numbers))], [Served(0, 1, DUE)], DUE, [], 0)
+
+    numbers, looked = itertools.count(1), []
+    link = ScriptedLink(claim_once=claim, ready=lambda *_: looked.append(1) or Readied([], [], None))
+    dispatcher = a_dispatcher(link, publisher := SilentPublisher())
+    end = time.monotonic() + BOUND
+    while len(looked) < 3 and time.monotonic() < end:
+        await dispatcher.round()
+        publisher.answer(Publish.CONFIRMED)
+        await asyncio.sleep(0.001)
+    assert len(looked) == 3
 
 
 async def test_claims_of_both_kinds_share_the_room():
