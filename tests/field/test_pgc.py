@@ -47,6 +47,7 @@ def test_pgc_01_a_pooler_in_transaction_mode_breaks_nothing(empty_store_url, bro
 COMMITS = {
     "transaction of a handler": "insert into demo_effect",
     "submit": "insert into rota.key as k",
+    "submit of a plain job": "i(id, queue, handler, tenant, args, policy, tick)",
     "claim": "delete from rota.job j using due",
     "dispatch": "set state = 'waiting', dispatch = nextval",
     "begin": "set state = 'running', owner",
@@ -70,7 +71,7 @@ def test_pgc_06_a_commit_whose_answer_was_lost_has_one_effect(store_url, broker_
             for n in range(20):
                 client.submit(effect.call(key=f"e{n}"))
                 client.submit(plain.call(key=f"p{n}"))
-                client.submit(flaky_effect.call(key=f"f{n}", times=1))
+                client.submit(flaky_effect.call(key=f"f{n}", times=1), key=f"f{n}")
         party.until("all to end", lambda: party.value("select count(*) from rota.history") >= 60)
         assert not +relay.left
         assert party.value("select count(*) from rota.history") == 60
