@@ -2,7 +2,8 @@
 
 100,000 dead runs are redriven at 2,000/s while live jobs are submitted all the time. One scheduler, one
 worker: the rate at which redriven runs began, how late live runs began before and during, how many redriven runs were
-executed twice and how many never.
+executed twice and how many never. What the same number of runs a second costs live ones by itself is told by as many jobs that
+were stored ahead and become due at that rate, before the redrive.
 
     make bench BENCH=redrive
     make bench BENCH="redrive --runs 20000 --rate 500"
@@ -31,13 +32,19 @@ select id, now(), now() - make_interval(secs => n * 0.01), '3 attempts failed', 
   'mark', jsonb_build_object('key', n), 3, 0, '[{"attempt": 3, "type": "TimeoutError", "message": "no answer"}]', now(), now()
 from (select gen_random_uuid() as id, n from generate_series(1, %s) n) x
 """
+STORED = """
+insert into rota.job (id, part, queue, next_run_at, scheduled_for, handler, args, created_at)
+select id, get_byte(uuid_send(id), 15) & 63, 'bench', due, due, 'mark', jsonb_build_object('key', -n), now()
+from (select gen_random_uuid() as id, n, %s::timestamptz + make_interval(secs => n / %s::float8) as due
+  from generate_series(1, %s) n) x
+"""
 LATENESS = """
 select count(*), coalesce(percentile_cont(array[0.5, 0.99]) within group (order by extract(epoch from begun_at - due_at)), '{0,0}')
 from rota.history where handler = 'live' and due_at between %s and %s
 """
 BEGUN = """
 select count(*), extract(epoch from max(begun_at) - min(begun_at))::float8, min(begun_at), max(begun_at)
-from rota.history where handler = 'mark'
+from rota.history where handler = 'mark' and (args ->> 'key')::int > 0
 """
 
 
@@ -52,6 +59,8 @@ def measure(bench: Bench, marks: Path, options: argparse.Namespace, report: Repo
         time.sleep(5)  # what was submitted before members had joined has gone through
         (before,) = db.execute("select clock_timestamp()").fetchone() or ()
         time.sleep(options.before)
+        alone = lateness(bench, before, bench.value("select clock_timestamp()"))
+        beside_stored = stored(bench, options)
         (begun,) = db.execute("select clock_timestamp()").fetchone() or ()
         began = time.monotonic()
         command = [ROTA, "redrive", "--queue", "bench", "--rate", f"{options.rate}/s", "--json"]
@@ -61,7 +70,7 @@ def measure(bench: Bench, marks: Path, options: argparse.Namespace, report: Repo
         while bench.value(BEGUN) < runs and time.monotonic() < end:  # what is lost never comes
             time.sleep(1)
     count, span, _, last = db.execute(BEGUN).fetchone() or (0, 0.0, None, None)
-    executions = Counter(marks.read_text().split())
+    executions = Counter(key for key in marks.read_text().split() if not key.startswith("-"))
     report.add(
         "redrive",
         runs=runs,
@@ -70,11 +79,25 @@ def measure(bench: Bench, marks: Path, options: argparse.Namespace, report: Repo
         asked_per_s=options.rate,
         kept_per_s=round(count / span) if span else 0,
         live_per_s=options.live,
-        live_before=lateness(bench, before, begun),
+        live_alone=alone,
+        live_beside_stored=beside_stored,
         live_during=lateness(bench, begun, last),
         doubled=sum(n > 1 for n in executions.values()),
         lost=runs - len(executions),
     )
+
+
+def stored(bench: Bench, options: argparse.Namespace) -> dict[str, float]:
+    """How late live work is while jobs that were stored ahead become due at the rate of the redrive."""
+    jobs = int(options.before * options.rate)
+    (start, end) = bench.db.execute(
+        "select now() + interval '10 s', now() + make_interval(secs => 10 + %s)", [options.before]
+    ).fetchone() or (None, None)
+    bench.db.execute(STORED, [start, options.rate, jobs])
+    time.sleep(10 + options.before)
+    bench.wait("the stored jobs", lambda: not bench.value("select exists(select from rota.job where handler = 'mark')"))
+    bench.wait("their ends", lambda: not bench.value("select exists(select from rota.run where handler = 'mark')"))
+    return lateness(bench, start, end)
 
 
 def lateness(bench: Bench, since: object, until: object) -> dict[str, float]:
