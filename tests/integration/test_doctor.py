@@ -15,8 +15,10 @@ from tests.field.broker import channel
 def test_a_healthy_stack_has_nothing_that_failed(party):
     party.rota("submit", "noop")
     party.until("the job", lambda: party.value("select count(*) from rota.history") == 1)
+    # What a member said in its first heartbeat, before it had reached the broker, stands until the next one.
+    party.until("a healthy doctor", lambda: party.doctor()[0] == 0)
     code, checks = party.doctor()
-    assert code == 0, checks
+    assert code == 0, [check for check in checks.values() if check["state"] != "ok"]
     assert {"store", "clock", "history", "members", "broker", "topology", "numbers"} <= checks.keys()
     assert all(check["remedy"] for check in checks.values() if check["state"] != "ok")
 
