@@ -58,7 +58,7 @@ class Bed:
         self.lanes, self.depths, self.unfair = LaneBook(), Depths(), []
         self.depths.know([("mail", 9)])
         self.lanes.set(PARTS, ["mail"])
-        self.wakeup = SimpleNamespace(longest=5.0 if listening else 1.0, listening=listening, missed=False)
+        self.wakeup = SimpleNamespace(longest=500.0 if listening else 1.0, listening=listening, missed=False)
         parts = (
             AnyStore(),
             self.sky,
