@@ -75,9 +75,11 @@ def test_eoe_04_increments_add_up_with_copies_of_messages_and_killed_workers(fie
 
 
 def waiting(field):
-    if not field.value("select count(*) from rota.run"):
+    """The same of a queue that need not be there: it is declared before the first publish, a moment after the first claim."""
+    try:
+        return unsettled(field)
+    except pika.exceptions.ChannelClosedByBroker:
         return 0
-    return unsettled(field)
 
 
 def publish_again(field, number):
