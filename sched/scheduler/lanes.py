@@ -37,6 +37,8 @@ TRAIL = timedelta(seconds=2)
 DEEPEST = timedelta(seconds=60)
 MARKS_APART = timedelta(seconds=1)
 """Of the looks that come more often only one is remembered."""
+ORDERS = 4
+"""How many orders of the lanes are kept: claims, looks at ready runs and looks at all have one each."""
 START = datetime.min.replace(tzinfo=UTC)
 
 
@@ -125,7 +127,9 @@ class LaneBook:
         return Lanes(parts, queues, [low(self._lanes[lane]) for lane in zip(parts, queues, strict=True)])
 
     def _order_from(self, first: tuple[int, str] | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Partitions and queues of all lanes, from this one on. Made once for each: there are hundreds, and many rounds a second."""
+        """Partitions and queues of all lanes, from this one on. Kept, as rounds of a trickle all begin at the same one."""
+        if len(self._orders) >= ORDERS:  # under load each walk begins at another one, and there may be thousands
+            self._orders.clear()
         lanes = list(self._lanes)
         at = lanes.index(first) if first in self._lanes else 0
         order = lanes[at:] + lanes[:at]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rota.sched.ids import new_job_id
 from rota.sched.model import Dispatch
-from rota.sched.scheduler.lanes import DEEPEST, START, TRAIL, Depth, LaneBook
+from rota.sched.scheduler.lanes import DEEPEST, ORDERS, START, TRAIL, Depth, LaneBook
 from rota.sched.store.values import Claimed, Look, Readied, Served
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -139,6 +139,14 @@ def test_a_full_look_at_ready_runs_makes_the_next_start_behind_the_lane_served_l
     assert sorted(book.walk_ready().parts) == sorted(book.walk().parts)
     book.set((5, 3), ["mail"])
     assert list(book.walk_ready().parts) == [5, 3]
+
+
+def test_walks_that_begin_at_thousands_of_lanes_are_not_all_kept():
+    book = a_book(parts=range(64), queues=("mail", "other"))
+    for _ in range(300):
+        lanes = book.walk_ready()
+        book.readied(lanes, ready(lanes.parts[0], order=lanes.parts), 1, 5)
+    assert len(book._orders) <= ORDERS
 
 
 def test_looks_at_ready_runs_have_watermarks_of_their_own():

@@ -306,7 +306,7 @@ def _lanes(lanes: Lanes) -> dict[str, str]:
     return {"parts": parts, "queues": queues, "lows": array([texts[id(low)] for low in lanes.lows])}
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=8)  # a scheduler comes with the same few at a trickle, and with thousands of long ones under load
 def _order(parts: tuple[int, ...], queues: tuple[str, ...]) -> tuple[str, str]:
     return array(parts), quoted(queues)
 

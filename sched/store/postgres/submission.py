@@ -66,8 +66,8 @@ woken as (
 select id::text, (select * from woken) from stored
 """
 
-# The same of one job that has no key and no name and runs once, into a queue that is known; else it stores nothing. Half of
-# what a submit of one job costs is to set up the statement that can do everything.
+# The same of one job that has no key and no name and runs once, into a queue that is known; else it stores nothing. A third
+# of what a submit of one job costs is to set up the statement that can do everything.
 SUBMIT_ONE = f"""
 with stored as (
   insert into rota.job (id, part, queue, next_run_at, scheduled_for, handler, tenant, args, policy, created_at)
