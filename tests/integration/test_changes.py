@@ -55,7 +55,8 @@ def test_what_is_paused_does_not_run_and_goes_on_afterwards(party):
         party.until("what was late", lambda: party.effects("k") >= before + 4 and party.effects("once"))
         gaps = """select count(*) from (select tick - lag(tick) over (order by tick) as gap from demo_effect where key = 'k') x
           where gap <> interval '0.5 s'"""
-        assert party.value(gaps) == 0
+        # A tick that is late may still be behind later ones; one that is missing stays so.
+        party.until("no tick to be missing", lambda: party.value(gaps) == 0)
 
         client.pause_queue("demo", reason="the other side is down")
         party.until("it to be known", lambda: party.value(KNOWN))
