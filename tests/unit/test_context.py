@@ -1,6 +1,8 @@
 """What a handler is told by its context without a store."""
 
+import time
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from rota.sched.app import App
@@ -35,7 +37,6 @@ def test_a_clock_of_the_host_that_steps_cancels_nothing(monkeypatch, step, passe
         def now(cls, tz=None):
             return datetime.now(tz) + timedelta(seconds=step + passed)
 
-    real = module.time.monotonic
     monkeypatch.setattr(module, "datetime", Stepped)
-    monkeypatch.setattr(module.time, "monotonic", lambda: real() + passed)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
     assert ctx.cancelled == cancelled

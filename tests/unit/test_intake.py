@@ -86,7 +86,7 @@ async def test_one_whose_retry_is_not_due_waits_for_it():
 async def test_a_run_to_be_begun_alone_holds_its_neighbours_back_for_a_while_only(monkeypatch, age, patience):
     """What runs may take hours. In the end it finds a worker idle: it may hold back for a tenth of what it has waited."""
     bench, now = Bench(age=age), 1000.0
-    monkeypatch.setattr("rota.workers.intake.time.monotonic", lambda: now)
+    monkeypatch.setattr("rota.workers.intake.time", SimpleNamespace(monotonic=lambda: now))
     busy = a_delivered_attempt()
     bench.intake.running[busy.job.key, busy.fence] = busy
     await bench.intake._round(bench.settler)
@@ -103,7 +103,7 @@ async def test_a_run_to_be_begun_alone_holds_its_neighbours_back_for_a_while_onl
 
 async def test_in_the_rest_that_follows_nothing_is_held_back_again_but_an_idle_worker_begins_it(monkeypatch):
     bench, now = Bench(), 1000.0
-    monkeypatch.setattr("rota.workers.intake.time.monotonic", lambda: now)
+    monkeypatch.setattr("rota.workers.intake.time", SimpleNamespace(monotonic=lambda: now))
     busy = a_delivered_attempt()
     bench.intake.running[busy.job.key, busy.fence] = busy
     await bench.intake._round(bench.settler)
@@ -228,7 +228,7 @@ async def test_slots_are_lost_to_what_the_executor_could_not_end():
 
 async def test_a_handler_that_is_not_here_is_told_of_for_as_long_as_its_messages_come(monkeypatch, caplog):
     bench, now = Bench(), 1000.0
-    monkeypatch.setattr("rota.workers.intake.time.monotonic", lambda: now)
+    monkeypatch.setattr("rota.workers.intake.time", SimpleNamespace(monotonic=lambda: now))
     bench.job.work = bench.job.work._replace(handler="gone")
     bench.link.answers["set_aside"] = []
     for _ in range(3):
@@ -244,7 +244,7 @@ async def test_a_handler_that_is_not_here_is_told_of_for_as_long_as_its_messages
 async def test_what_a_begin_without_an_answer_asked_for_is_suspected_for_a_while(monkeypatch):
     """It may be given as long as its statement may run. What was refused was not given."""
     bench, now = Bench(), 1000.0
-    monkeypatch.setattr("rota.workers.intake.time.monotonic", lambda: now)
+    monkeypatch.setattr("rota.workers.intake.time", SimpleNamespace(monotonic=lambda: now))
     for error, suspects in ((Superseded("taken for dead"), set()), (Unreachable("away"), {bench.job.key})):
         bench.link.answers["begin"] = error
         with pytest.raises(type(error)):

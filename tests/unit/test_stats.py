@@ -2,6 +2,7 @@
 
 import json
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -79,7 +80,7 @@ def test_a_process_that_joins_anew_counts_nothing_twice_and_forgets_nothing():
 
 def test_lags_are_forgotten_after_two_windows(monkeypatch):
     clock = [1000.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     stats = Stats()
     stats.observe("run", [1.0])
     seen = []
