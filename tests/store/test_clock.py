@@ -61,6 +61,30 @@ def test_duties_go_on_though_the_clock_was_set_back(clock):
         assert {name for (name,) in told} >= {"recovery", "reconciler"}
 
 
+def test_what_runs_since_the_clock_was_set_back_is_seen(clock):
+    """Without `set_back` in GLANCE (sched/store/postgres/duties.py) it is not until the clock is where it was."""
+    with closing(PostgresTestbed(clock.url)) as bed, closing(House(bed)) as house:
+        scheduler, worker = house.join(), house.join("worker")
+
+        def rounds() -> None:
+            for _ in range(3):
+                clock.step(timedelta(seconds=30))
+                house.run(house.store.recover(scheduler, 3600, 20))
+
+        def seen() -> int:
+            house.submit()
+            house.begin(worker, *house.claim(scheduler).dispatches)
+            rounds()
+            return house.run(house.store.status()).runs["running"]
+
+        rounds()
+        clock.step(timedelta(days=-1))
+        rounds()
+        assert seen() == 1
+        clock.step(timedelta(days=-1))
+        assert seen() == 2
+
+
 def test_duties_go_by_the_settings_of_who_asks(clock):
     """A scheduler that takes a duty for long holds up none that wants it more often: without `least(due_at, ...)` in TAKE
     (sched/store/postgres/duties.py) a shorter ROTA_RECONCILE_AFTER would wait for what the longer one had set.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import psycopg
 from rota.sched.control import SHARE_CALL
 from rota.sched.ids import RunKey
+from rota.sched.store.postgres.duties import FULL_SECONDS_A_DEAD_ROW
 from rota.sched.store.transaction import Query, transaction
 from rota.sched.store.values import DeadFilter, End, Redrive
 from rota.sched.when import Once, Schedule
+from servers import process
 
+from tests.conftest import BOUND
 from tests.store.conftest import heard
 
 
@@ -135,6 +138,25 @@ def test_a_run_that_appears_under_a_settled_member_is_found_by_the_next_full_loo
     house.look_at_all()
     assert house.recover(scheduler).requeued == 1
     assert house.standing(begun.key).state == "waiting"
+
+
+def test_a_full_look_comes_later_the_more_dead_rows_it_would_read(house):
+    """An old snapshot may keep millions. Without `pg_stat_get_dead_tuples` in GLANCE (sched/store/postgres/duties.py) it comes
+    at once.
+    """
+    scheduler = house.join()
+    house.recover(scheduler)
+    house.submit(*(house.job() for _ in range(400)))
+    house.claim(scheduler)
+    house.sql("delete from rota.run")
+    dead = "select pg_stat_get_dead_tuples('rota.run'::regclass)"
+    assert process.wait_until(lambda: house.sql(dead)[0][0] >= 400, BOUND)
+    late = FULL_SECONDS_A_DEAD_ROW * house.sql(dead)[0][0]
+    next_full = "select full_at > clock_timestamp() from rota.duty where name = 'recovery'"
+    for ago, looked in ((late / 2, False), (late + 1, True)):
+        house.sql("update rota.duty set full_at = clock_timestamp() - make_interval(secs => %s)", ago)
+        house.recover(scheduler)
+        assert house.sql(next_full) == [(looked,)]
 
 
 def test_the_store_ends_a_transaction_that_stands_still(house):

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 FULL_SECONDS = 600
 """From one full look of recovery to the next. A look in between asks what members there are, and reads runs only of those that ended."""
 
+FULL_SECONDS_A_DEAD_ROW = 0.005
+"""How much later a full look comes for each dead row that vacuum has left in `run`, all of which it reads: an old snapshot may keep
+millions. So it costs some ten buffers a second, however many there are.
+"""
+
 SOON_SECONDS = 1
 """From a round that has found something to the next one, at most."""
 
@@ -65,31 +70,36 @@ passed as materialized (
       or due.looked_at < due.at - interval '{HANGING_SECONDS} s' as passed
   from due
 ),
+plan as materialized (
+  select p.*, p.ran_at > p.at as set_back, p.ran_at > p.at or p.full_at + make_interval(
+    secs => {FULL_SECONDS_A_DEAD_ROW} * pg_stat_get_dead_tuples('rota.run'::regclass)) <= p.at as whole
+  from passed p
+),
 seen as materialized (
-  select p.name, p.at, p.ran_at, p.full_at, p.looked_at, p.horizon, p.passed, coalesce(p.low, '-infinity') as low,
-    coalesce(case when p.passed then p.looked_at else p.low end, '-infinity') as high,
+  select p.name, p.at, p.full_at, p.whole, p.looked_at, p.horizon, p.set_back or p.passed as passed, coalesce(p.low, '-infinity') as low,
+    coalesce(case when p.set_back then null when p.passed then p.looked_at else p.low end, '-infinity') as high,
     extract(epoch from p.at - p.ran_at)::float8 as pause,
     (select min(m.beat_at) from rota.member m where m.state = 'live') + make_interval(secs => %(lease)s) as late_at,
     (select r.expires_at from rota.run r
-     where r.expires_at > case when p.full_at <= p.at then '-infinity' else p.ran_at - interval '1 min' end
+     where r.expires_at > case when p.whole then '-infinity' else p.ran_at - interval '1 min' end
        and r.expires_at <= p.at + make_interval(secs => %(every)s) and r.state <> 'running' order by r.expires_at limit 1) as expires_at
-  from passed p
+  from plan p
 ),
 took as (
   update rota.duty d set ran_at = seen.at, holder = %(member)s,
     due_at = seen.at + make_interval(secs => least(%(every)s, case
       when seen.pause >= %(lease)s then %(lease)s / 3
       else greatest({SOON_SECONDS}, extract(epoch from least(seen.late_at, seen.expires_at) - seen.at)) end)),
-    full_at = case when seen.full_at <= seen.at then seen.at + interval '{FULL_SECONDS} s' else seen.full_at end,
+    full_at = case when seen.whole then seen.at + interval '{FULL_SECONDS} s' else seen.full_at end,
     low = least(seen.high, (
       select r.claimed_at from rota.run r
-      where r.claimed_at >= case when seen.full_at <= seen.at then '-infinity' else seen.low end
+      where r.claimed_at >= case when seen.whole then '-infinity' else seen.low end
         and r.claimed_at < seen.high
       order by r.claimed_at limit 1)),
     looked_at = case when seen.passed then now() - interval '{IDLE_SECONDS} s' else seen.looked_at end,
     horizon = case when seen.passed then pg_current_xact_id() else seen.horizon end
   from seen where d.name = seen.name
-  returning seen.pause, seen.full_at <= seen.at as whole, seen.late_at < seen.at as late,
+  returning seen.pause, seen.whole, seen.late_at < seen.at as late,
     case when seen.expires_at <= seen.at then seen.expires_at::text end as expired, d.due_at
 )
 select took.pause, whole, coalesce(late, false), expired,
@@ -105,8 +115,8 @@ Nothing in it reads what is dead: members and partitions are few, expiries are l
 back when its time is over ends with its message, or by the full look), and runs from
 `low` on, which is also where all others begin (ALIVE). It moves up to the first run that is alive, and no further than where the
 round before was (`looked_at`), when all transactions that came before that round's own (`horizon`) are over: a claim that commits late is not passed by.
-One that hangs for longer than any of ours may is not waited for. What entered below in spite of it (the store's clock was set back)
-is found by the next full look, which begins at the start.
+One that hangs for longer than any of ours may is not waited for. What entered below in spite of it is found by the next full look,
+which begins at the start. Where the store's clock is seen to have been set back there is one at once, and `low` begins anew.
 """
 
 AGAIN = """
