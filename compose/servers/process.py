@@ -145,10 +145,12 @@ def end(pid: int, mark: str, signals: Sequence[tuple[signal.Signals, float]]) ->
 def tree(pid: int) -> list[int]:
     """The process and its descendants, parents first (Linux only)."""
     children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = entry.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
+    # One that ends meanwhile is passed over.
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
     found = [pid]
     for parent in found:
         found.extend(children.get(parent, []))
