@@ -56,7 +56,7 @@ WITHIN = 0.8
 
 @dataclass(frozen=True)
 class System:
-    """`share` of --jobs takes it some ten seconds; `known` is its drain over the floor's in the table on record."""
+    """`share` of --jobs takes it some seconds; `known` is its drain over the floor's in the table on record."""
 
     name: str
     share: float
