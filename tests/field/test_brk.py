@@ -158,17 +158,19 @@ def test_brk_04_an_alarm_of_the_broker_makes_ticks_late_and_loses_none(node, nod
 
 def test_brk_09_a_worker_that_hears_nothing_of_the_broker_says_so_and_connects_anew(store_url, broker_url, tmp_path):
     """A half-open connection: nothing passes and nobody is told. A heartbeat of 0, with which this is never noticed, is
-    refused (tests/broker/test_urls.py). Without `heartbeat=address.heartbeat` (sched/broker/connection.py) it says nothing.
-    A prefetch of its own: a worker that adapts it would notice by a call that is not answered.
+    refused (tests/broker/test_urls.py). Without `heartbeat=address.heartbeat` (sched/broker/connection.py) one of its two
+    connections finds out by a question that nobody answers for half a minute, the other by the server's heartbeat of a minute.
     """
     with Relay(f"{broker_url}?heartbeat=1") as relay, party_on(store_url, broker_url, tmp_path) as party:
         party.start("scheduler")
         party.env["ROTA_BROKER"] = relay.url
-        party.start("worker", "--prefetch", "16")
+        worker = party.start("worker")
         party.until_working()
         party.until("both to be up", lambda: party.value(READY) == 2)
         relay.hold()
-        party.until("it to say so", lambda: party.value(WORKERS, "broker"), 100)  # with the server's own it takes 130 s
+        party.until("it to say so", lambda: party.value(WORKERS, "broker"))
+        missed = "is down: No activity or too many missed heartbeats in the last 1 seconds"
+        party.until("both connections to miss them", lambda: party.log_of(worker).count(missed) == 2)
         relay.release()
         party.rota("submit", "effect", "--args", '{"key": "k"}')
         party.until("the effect", lambda: party.effects("k"))
