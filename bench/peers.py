@@ -312,7 +312,7 @@ def published(place: Place, jobs: int) -> None:
     with psycopg.connect(place.store, autocommit=True) as db:
         db.execute("update rota.queue set cap = greatest(cap, %s)", [2 * jobs])
         end = time.monotonic() + common.PATIENCE
-        while db.execute("select from rota.job limit 1").fetchone():
+        while db.execute("select 1 from rota.job limit 1").fetchone():
             if time.monotonic() > end:
                 raise SystemExit(f"bench: Rota did not publish {jobs} jobs within {common.PATIENCE:.0f} s")
             time.sleep(0.1)

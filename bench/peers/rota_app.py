@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rota.sched.when import When
 
 app = App("bench")
-WORKERS = [["rota", "scheduler"], ["rota", "worker"]]
+WORKERS = [["rota", "scheduler"], ["rota", "worker"], ["rota", "worker"]]
 CHUNK = 1000
 SETTLED = "select count(*), extract(epoch from max(ended_at))::float8 from rota.history"
 
